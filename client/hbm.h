@@ -1,0 +1,225 @@
+/* libhbm: memory that a broker owns and this process maps.
+ *
+ * Every call returns 0 or a negative hbm_error (proto/errors.def); hbm_strerror() names it and
+ * hbm_last_error_detail() has the sentence of the calling thread's last failure. Sizes are bytes, times are
+ * milliseconds (0 = do not wait, HBM_FOREVER = no limit). Strings given are copied; strings and pointers returned
+ * live as long as the object they came from.
+ *
+ * Threads: any thread may call with any session. fork: the child's copies are inert (calls return HBM_E_FORKED), its
+ * /dev/nvidia* descriptors are closed, and the parent's session lives on. exec: nothing is inherited.
+ * The library loads on machines without CUDA; libcuda is looked for when a GPU buffer is first mapped, and the
+ * calling thread's current context is used, or the device's primary context if there is none.
+ *
+ * If the daemon goes away, calls return HBM_E_DISCONNECTED and what is mapped stays mapped. */
+#pragma once
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "proto/errors.h"
+#include "proto/vocab.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define HBM_FOREVER 0xffffffffu
+
+typedef struct hbm_session hbm_session;
+typedef struct hbm_lease hbm_lease; /* a buffer attached */
+typedef struct hbm_model hbm_model; /* a model attached, or being built */
+typedef struct hbm_op hbm_op;       /* an operation under way in the daemon */
+
+/* The sentence for an error code: what happened and what to do. Static storage. */
+const char *hbm_strerror(int error);
+/* "what: detail; remedy" of this thread's last failing call; "" if none failed. Valid until its next failing call. */
+const char *hbm_last_error_detail(void);
+
+/* ---- Sessions ---- */
+
+enum { HBM_NO_THREAD = 1 }; /* no internal thread: poll hbm_event_fd() and call hbm_dispatch() */
+
+struct hbm_options {
+    const char *runtime_dir; /* NULL: HBM_RUNTIME_DIR, else /run/hbmd if it is there, else $XDG_RUNTIME_DIR/hbmd */
+    const char *socket;      /* NULL: hbmd.sock in runtime_dir; else the whole path */
+    const char *client;      /* shown to operators; NULL: the program's name */
+    unsigned flags;
+};
+
+/* options may be NULL. */
+int hbm_open(const struct hbm_options *options, hbm_session **ret);
+/* Unmaps everything of the session, tells the daemon, frees it. GPU work on its buffers must be done.
+ * NULL is fine. Leases, models and ops of the session are freed with it. */
+void hbm_close(hbm_session *session);
+/* Readable when hbm_dispatch() has something to do; for HBM_NO_THREAD. Owned by the session. */
+int hbm_event_fd(hbm_session *session);
+/* Handles what has arrived: lets go of unlocked arenas that the daemon asked back. Never blocks on the daemon. */
+int hbm_dispatch(hbm_session *session);
+
+struct hbm_device_info {
+    char uuid[HBM_UUID_MAX];
+    char name[64];
+    int is_cuda;
+    int ready; /* its worker has started */
+    uint64_t capacity;
+    uint64_t used;
+};
+int hbm_device_count(hbm_session *session);
+int hbm_device_get(hbm_session *session, unsigned index, struct hbm_device_info *ret);
+
+/* ---- Buffers ---- */
+
+enum {
+    HBM_WAIT = 1,     /* attach: wait for a model that is being built */
+    HBM_UNLOCKED = 2, /* attach: reserve addresses only; the first lock maps */
+    HBM_KEEP = 4,     /* allocate: the buffer outlives its last lease */
+    HBM_SHARED = 8,   /* a global name (administrators) */
+    HBM_REPLACE = 16, /* publish: replace a sealed model of that name */
+    HBM_FORCE = 32,   /* offload: past offload_limit */
+};
+#define HBM_DEVICE_ANY 0xffffffffu
+
+struct hbm_spec {
+    uint64_t size;      /* 0: from dtype and dims */
+    uint32_t device;    /* index, or HBM_DEVICE_ANY for the first */
+    uint32_t dtype;     /* enum hbm_dtype */
+    uint32_t rank;      /* 0 with a size: a flat run of bytes */
+    uint32_t handle;    /* HBM_HANDLE_FD or HBM_HANDLE_CUDA_IPC */
+    uint32_t mode;      /* 0: 0600. Read and write bits of owner and others, as of a file */
+    uint32_t flags;     /* HBM_KEEP, HBM_SHARED */
+    const char *name;   /* NULL: none */
+    const char *group;  /* NULL: none */
+    uint64_t dims[HBM_RANK_MAX];
+};
+
+/* What a lease or a model's row is. */
+struct hbm_info {
+    uint64_t id;
+    void *pointer; /* NULL while away */
+    uint64_t size;
+    const char *name; /* of a model's buffer: the tensor's name */
+    const char *group;
+    uint32_t device;
+    uint32_t dtype; /* logical; the elements in memory are encoding.stored unless encoding.codec is RAW */
+    uint32_t rank;
+    uint32_t version;
+    uint32_t access;
+    uint32_t handle;
+    uint64_t dims[HBM_RANK_MAX];
+    struct hbm_encoding encoding;
+};
+
+/* Zeroed memory, leased rw and locked. Freed when the last lease ends unless HBM_KEEP. */
+int hbm_alloc(hbm_session *session, const struct hbm_spec *spec, hbm_lease **ret);
+/* A locked lease on an existing buffer (access HBM_RO or HBM_RW; flags HBM_UNLOCKED). Waits for it to come back from
+ * another tier. Attaching twice gives the same pointer, counted. */
+int hbm_attach(hbm_session *session, const char *name, unsigned access, unsigned flags, uint32_t timeout_ms,
+               hbm_lease **ret);
+int hbm_attach_id(hbm_session *session, uint64_t id, unsigned access, unsigned flags, uint32_t timeout_ms,
+                  hbm_lease **ret);
+void hbm_lease_info(const hbm_lease *lease, struct hbm_info *ret);
+void *hbm_pointer(const hbm_lease *lease);
+/* Ends the lease and frees it; unmaps with the last of its arena. GPU work on it must be done. */
+int hbm_detach(hbm_lease *lease);
+/* Removes a buffer: BUSY while anyone leases it. */
+int hbm_free(hbm_session *session, uint64_t id);
+
+/* Streams are CUstream / cudaStream_t handles of this process. After unlock the arena may move; libhbm lets go of it
+ * only when the work queued on these streams until now has finished. n = 0 promises that the work is done.
+ * While the arena is resident neither call enters the kernel (n = 0). */
+int hbm_unlock(hbm_lease *lease, void *const *streams, unsigned n);
+/* Resident again, at the same address. NO_MEMORY or TIMEOUT leave it unlocked. */
+int hbm_lock(hbm_lease *lease, uint32_t timeout_ms);
+/* All or nothing. At most 128 arenas that are away. */
+int hbm_lock_many(hbm_lease *const *leases, unsigned n, uint32_t timeout_ms);
+/* Between steps: where the daemon wants arenas back, unlocks all this thread's session holds, lets go, and relocks what
+ * was locked, waiting for it. A no-op costing one load an arena otherwise. */
+int hbm_safepoint(hbm_session *session, void *const *streams, unsigned n, uint32_t timeout_ms);
+
+/* ---- Models ---- */
+
+struct hbm_publish_buffer {
+    const char *name;
+    const char *group; /* buffers of one group share an arena and move together */
+    uint32_t dtype;
+    uint32_t rank;
+    uint64_t dims[HBM_RANK_MAX];
+};
+
+struct hbm_publish {
+    const char *name;
+    const char *key; /* shown, and compared by waiters: what this model is built from */
+    uint32_t device;
+    uint32_t mode;  /* 0: 0600 */
+    uint32_t flags; /* HBM_SHARED, HBM_REPLACE, HBM_WAIT */
+    const void *metadata;
+    size_t metadata_size;
+    const struct hbm_publish_buffer *buffers;
+    unsigned n_buffers;
+};
+
+/* The first asker gets *must_build = 1 and the model's buffers mapped rw: fill them, then commit. Others wait for it
+ * (HBM_WAIT) and get it attached read-only with *must_build = 0, or NOT_READY. EXISTS: sealed already, and neither
+ * HBM_WAIT nor HBM_REPLACE given. */
+int hbm_publish_begin(hbm_session *session, const struct hbm_publish *spec, uint32_t timeout_ms, hbm_model **ret,
+                      int *must_build);
+/* Seals (or discards) the model, unmaps it here and frees the handle. GPU work on it must be done. */
+int hbm_publish_commit(hbm_model *model);
+int hbm_publish_abort(hbm_model *model);
+
+/* One round trip for the whole model. Flags HBM_WAIT, HBM_UNLOCKED. */
+int hbm_model_attach(hbm_session *session, const char *name, unsigned access, unsigned flags, uint32_t timeout_ms,
+                     hbm_model **ret);
+int hbm_model_detach(hbm_model *model);
+unsigned hbm_model_count(const hbm_model *model);
+void hbm_model_buffer(const hbm_model *model, unsigned i, struct hbm_info *ret); /* i < count */
+/* Index of a tensor, or HBM_E_NOT_FOUND. */
+int hbm_model_find(const hbm_model *model, const char *tensor);
+const void *hbm_model_metadata(const hbm_model *model, size_t *size);
+/* One group's arena, or all with group NULL. */
+int hbm_model_unlock(hbm_model *model, const char *group, void *const *streams, unsigned n);
+int hbm_model_lock(hbm_model *model, const char *group, uint32_t timeout_ms);
+
+/* ---- Operations in the daemon ----
+ * With op == NULL the call waits for the end and returns its error; else *op is a handle to wait on, poll or cancel,
+ * freed by hbm_op_free (which does not cancel). sel: a name, a glob, "id:0x...", "group:NAME", "model:NAME". */
+
+struct hbm_range {
+    uint64_t buffer; /* id */
+    uint64_t buffer_offset;
+    uint64_t file_offset;
+    uint64_t bytes;
+};
+/* The daemon reads these ranges of an open file into buffers (or writes them out), at the disk's speed. fd is borrowed. */
+int hbm_fill(hbm_session *session, int fd, const struct hbm_range *ranges, unsigned n, hbm_op **op);
+int hbm_write_out(hbm_session *session, int fd, const struct hbm_range *ranges, unsigned n, hbm_op **op);
+
+struct hbm_compress {
+    const char *sel;
+    const char *as; /* copy: name of the copy, NULL for NAME@CODEC.GRANULARITY */
+    unsigned codec; /* enum hbm_codec */
+    unsigned granularity, axis, group;
+    int copy;           /* 0: replace */
+    double min_sqnr_db; /* 0: no bound */
+    double max_error;   /* 0: no bound */
+};
+int hbm_compress(hbm_session *session, const struct hbm_compress *spec, struct hbm_receipt *receipt, hbm_op **op);
+int hbm_decompress(hbm_session *session, const char *sel, hbm_op **op);
+int hbm_offload(hbm_session *session, const char *sel, unsigned tier, unsigned flags, hbm_op **op);
+int hbm_restore(hbm_session *session, const char *sel, hbm_op **op);
+
+struct hbm_op_status {
+    int done;  /* ended, well or not */
+    int error; /* 0 or the hbm_error it ended with */
+    uint64_t bytes_done, bytes_total;
+    struct hbm_receipt receipt;
+};
+/* HBM_E_TIMEOUT if it has not ended in time (0 polls); else the op's own error. status may be NULL. */
+int hbm_op_wait(hbm_op *op, uint32_t timeout_ms, struct hbm_op_status *status);
+int hbm_op_cancel(hbm_op *op);
+uint64_t hbm_op_id(const hbm_op *op);
+hbm_op *hbm_op_free(hbm_op *op);
+
+#ifdef __cplusplus
+}
+#endif

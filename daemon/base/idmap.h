@@ -1,0 +1,27 @@
+/* 64-bit ids that never resolve to anything but what they were given for:
+ *   epoch 16 | kind 4 | generation 20 | slot 24
+ * A freed slot's next id has the next generation; another ledger's ids have another epoch. Lookups are O(1).
+ * Freed slots are reused oldest first, so that a generation lasts as long as it can. */
+#pragma once
+
+#include <stddef.h>
+#include <stdint.h>
+
+struct idmap_slot;
+struct idmap {
+    struct idmap_slot *slots;
+    uint32_t used, room;
+    uint32_t free_head, free_tail; /* slot + 1; 0 = none */
+    uint16_t epoch;
+};
+
+void idmap_init(struct idmap *map, uint16_t epoch);
+void idmap_clear(struct idmap *map);
+/* A new id for object, or 0 when memory or slots are out. */
+uint64_t idmap_add(struct idmap *map, unsigned kind, void *object);
+/* Puts object back under the id it had before a restart. 0, -EEXIST or -ENOMEM. Call idmap_seal_holes afterwards. */
+int idmap_put(struct idmap *map, uint64_t id, void *object);
+/* After the last idmap_put: makes the slots that were not put reusable, at generations not used before. */
+void idmap_seal_holes(struct idmap *map);
+void *idmap_get(const struct idmap *map, uint64_t id, unsigned kind);
+void idmap_remove(struct idmap *map, uint64_t id);

@@ -1,0 +1,52 @@
+/* An arena: the physical unit. One extent, one owner, one mode, one group; it is mapped once per session and access and
+ * moves between tiers as a whole. A plain allocation is an arena with one buffer. Kept by its buffers. */
+#pragma once
+
+#include "daemon/core/extent.h"
+
+struct transition;
+
+struct arena {
+    uint64_t id;
+    struct core *core;
+    struct list node; /* core->arenas */
+    struct owner owner;
+    bool shared; /* trusts all who may use its listener */
+    uint32_t mode;
+    enum hbm_handle handle;
+    char group[HBM_GROUP_MAX];
+    struct device *device;
+    struct extent *extent; /* where it is now; its tier is the arena's tier */
+    struct list buffers;   /* struct buffer, by offset */
+    struct list mappings;  /* struct mapping */
+    struct transition *transition; /* the move under way, if any (weak) */
+    struct list waiters;   /* struct arena_wait: told when transition becomes NULL */
+    uint64_t locked_ms;    /* last attach or lock round trip */
+};
+
+struct arena_wait {
+    struct list node;
+    void (*ready)(struct arena_wait *wait);
+};
+
+/* Takes the extent's ref on success; on failure (NULL, memory is out) the caller keeps it. */
+struct arena *arena_new(struct core *core, struct owner owner, bool shared, uint32_t mode, enum hbm_handle handle,
+                        const char *group, struct extent *extent);
+/* Called by the last buffer's destructor. Drops the extent (mappings hold their own refs). Returns NULL. */
+struct arena *arena_free(struct arena *arena);
+struct arena *arena_get(struct core *core, uint64_t id);
+static inline enum hbm_tier arena_tier(const struct arena *arena)
+{
+    return arena->extent->tier;
+}
+bool arena_may_read(const struct arena *arena, const struct principal *who);
+bool arena_may_write(const struct arena *arena, const struct principal *who);
+/* The caller may map it directly; others who may read get a private copy. */
+bool arena_trusts(const struct arena *arena, const struct principal *who);
+/* Leases of any kind on any of its buffers, by others than nobody. */
+bool arena_is_leased(const struct arena *arena);
+bool arena_has_writers(const struct arena *arena);
+/* Writes "pid 12, pid 34" of those who map it (who = may be NULL for all). */
+void arena_holders(const struct arena *arena, char *text, size_t size);
+/* transition ended: wakes the waiters. */
+void arena_settled(struct arena *arena);

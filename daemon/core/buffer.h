@@ -1,0 +1,48 @@
+/* A buffer: the logical unit. Kept by leases, its model, or `keep`; freed with the last of them. */
+#pragma once
+
+#include "daemon/core/arena.h"
+
+struct model;
+
+struct buffer {
+    uint64_t id;
+    struct core *core;
+    struct list node;       /* core->buffers */
+    struct list arena_node; /* arena->buffers */
+    struct list model_node; /* model->buffers; unlinked if none */
+    struct arena *arena;
+    struct model *model;    /* weak; NULL if none */
+    struct buffer *parent;  /* of a scale: the encoded buffer; else NULL */
+    struct buffer *scale;   /* weak; NULL if none */
+    char *name;             /* full: "MODEL/TENSOR"; NULL if none */
+    uint32_t dtype, rank;   /* logical */
+    uint64_t dims[HBM_RANK_MAX];
+    uint64_t offset, size;  /* stored bytes in the arena */
+    struct hbm_encoding encoding;
+    uint32_t version;
+    uint32_t n_leases; /* buffer leases; model leases count on the model */
+    bool keep;
+    bool has_receipt;
+    struct hbm_receipt receipt;
+};
+
+struct buffer_spec {
+    const char *name; /* NULL: none */
+    uint32_t dtype, rank;
+    const uint64_t *dims;
+    uint64_t offset, size;
+    bool keep;
+};
+
+/* Charges the account, takes the name. NULL with error (EXISTS, LIMIT, INVALID, NO_MEMORY) and detail. */
+struct buffer *buffer_new(struct arena *arena, const struct buffer_spec *spec, int *error, char *detail);
+/* Unlinks it everywhere, its scale with it, its arena with the last buffer; ledger tombstones. Returns NULL. */
+struct buffer *buffer_free(struct buffer *buffer);
+struct buffer *buffer_get(struct core *core, uint64_t id);
+/* Bytes of the logical form. */
+uint64_t buffer_raw_size(const struct buffer *buffer);
+/* A lease ended: frees the buffer if nothing keeps it. */
+void buffer_release(struct buffer *buffer);
+/* Leased by itself or through its model. */
+bool buffer_is_leased(const struct buffer *buffer);

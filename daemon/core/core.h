@@ -1,0 +1,101 @@
+/* The core: catalog, state changes and their rules, with no socket, no CUDA and no clock of its own. It is given the
+ * world as function pointers, so a test can be the world. Single-threaded: everything runs on the owner's loop. */
+#pragma once
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "daemon/base/idmap.h"
+#include "daemon/base/list.h"
+#include "daemon/core/events.h"
+#include "daemon/job/job.h"
+#include "proto/errors.h"
+#include "proto/vocab.h"
+
+enum id_kind { ID_EXTENT = 1, ID_ARENA, ID_BUFFER, ID_MODEL, ID_LEASE, ID_SESSION, ID_OP };
+
+struct ledger;
+struct store_request;
+
+/* What the core needs of the world. Nothing here blocks. */
+struct core_env {
+    void *context;
+    /* Hands a job to its device's worker; job->done follows, later. */
+    void (*submit)(void *context, struct job *job);
+    /* Asks a submitted job to end early; job->done still follows, exactly once. */
+    void (*cancel)(void *context, struct job *job);
+    /* Gives a copy of request->fd to whoever outlives this process under request->name; request->done follows, later or
+     * at once, when it is safe there (or when there is nobody to keep it: then a restart loses it). */
+    void (*store)(void *context, struct store_request *request);
+    void (*unstore)(void *context, const char *name);
+    uint64_t (*now_ms)(void *context); /* monotonic */
+    /* core_tick() is wanted at this time, 0 = not at all; the last word counts. */
+    void (*wake_at)(void *context, uint64_t at_ms);
+};
+
+#define STORE_NAME_MAX 64
+struct store_request {
+    int fd;
+    char name[STORE_NAME_MAX]; /* letters, digits, '.', '-', '_' */
+    void (*done)(struct store_request *request);
+    struct list node; /* the world's own */
+};
+
+struct core_limits {
+    uint64_t account_bytes[HBM_TIERS]; /* per (listener, uid); 0 = no limit, here and below */
+    uint32_t account_buffers;
+    uint32_t account_sessions;
+    uint32_t account_ops;
+    uint32_t sessions;
+    unsigned offload_percent; /* of a model's bytes, cumulative */
+    uint32_t reclaim_ms;      /* how long a move waits for clients to let go */
+    uint32_t memory_wait_ms;  /* how long an allocation waits for memory to come free */
+};
+
+/* Counters that only grow. */
+struct core_counters {
+    uint64_t reclaimed_sessions; /* clients whose death was cleaned up after */
+    uint64_t violations;         /* clients disconnected for what they sent */
+    uint64_t lost;               /* arenas whose contents are gone */
+};
+
+struct timer {
+    struct list node;
+    uint64_t at_ms; /* 0 = not armed */
+    void (*fire)(struct timer *timer);
+};
+
+struct core {
+    struct core_env env;
+    struct core_limits limits;
+    struct core_counters counters;
+    struct idmap ids;
+    struct events events;
+    struct ledger *ledger; /* NULL: nothing is remembered (tests) */
+    struct list devices, accounts, arenas, buffers, models, sessions, ops, timers;
+    struct list memory_waiters; /* struct extent_create, oldest first */
+    void *buffer_names, *model_names; /* tsearch roots: daemon/core/names.c */
+    uint32_t n_devices, n_buffers, n_models, n_sessions, n_leases, n_ops, n_quarantined;
+    bool draining;          /* stopping: nothing new is granted */
+    struct timer quarantine_timer;
+    bool quarantine_asked; /* a CLIENTS job is under way */
+};
+
+struct core *core_new(const struct core_env *env, const struct core_limits *limits);
+/* Frees every object without telling anyone: fds close, the ledger stays. */
+struct core *core_free(struct core *core);
+/* Fires the timers that are due and asks for the next wake-up. */
+void core_tick(struct core *core);
+/* Nothing new from now on; running ops go on. */
+void core_drain(struct core *core);
+/* True when no op and no job of the core's is under way. */
+bool core_is_idle(const struct core *core);
+
+static inline uint64_t core_now(const struct core *core)
+{
+    return core->env.now_ms(core->env.context);
+}
+
+/* Arms (or re-arms) a timer of the caller's; timer->fire must be set. delay 0 fires at the next tick. */
+void timer_arm(struct core *core, struct timer *timer, uint64_t delay_ms);
+void timer_stop(struct core *core, struct timer *timer);

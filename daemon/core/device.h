@@ -1,0 +1,29 @@
+/* A device: a GPU, a MIG instance or host memory, by UUID, with its tiers. */
+#pragma once
+
+#include "daemon/core/core.h"
+
+enum device_state { DEVICE_STARTING, DEVICE_READY, DEVICE_DRAINED, DEVICE_FAILED };
+
+struct device {
+    struct list node;
+    uint32_t index;
+    char uuid[HBM_UUID_MAX];
+    char name[64];
+    bool is_cuda;
+    enum device_state state;
+    uint64_t capacity[HBM_TIERS], used[HBM_TIERS];
+    uint64_t granularity;         /* of device extents, bytes */
+    bool can_fd, can_cuda_ipc;
+    int32_t worker_pid;           /* 0: none now */
+    uint32_t worker_restarts;
+};
+
+/* capacity 0 in a tier means the tier is not there. Index is the order of adding. NULL if memory is out. */
+struct device *device_add(struct core *core, const char *uuid, const char *name, bool is_cuda,
+                          const uint64_t capacity[HBM_TIERS]);
+struct device *device_at(struct core *core, uint32_t index); /* WIRE_DEVICE_ANY gives the first; NULL if none */
+struct device *device_by_text(struct core *core, const char *uuid_or_index);
+const char *device_state_name(enum device_state state);
+/* The worker's process ended: cuda-ipc extents of the device are lost for new attaches. */
+void device_worker_gone(struct core *core, struct device *device);

@@ -1,0 +1,64 @@
+/* An extent: one exported allocation (device, host or file). Whoever holds its fd owns the memory, so an extent lives
+ * as long as anything refers to it: its arena, a session that maps it, a job that reads it. */
+#pragma once
+
+#include "daemon/core/account.h"
+#include "daemon/core/device.h"
+
+struct extent {
+    unsigned refs;
+    uint64_t id;
+    struct core *core;
+    struct device *device;
+    struct account *account;
+    enum hbm_tier tier;
+    enum job_extent_kind kind;
+    uint64_t size;
+    int fd;         /* -1: cuda-ipc, or lost */
+    uint64_t token; /* cuda-ipc: the block inside the worker */
+    uint8_t ipc_handle[64];
+    uint64_t checksum; /* of the whole extent as it was copied here; valid if has_checksum */
+    bool has_checksum;
+    bool stored; /* a copy of fd is with whoever outlives us */
+    bool lost;   /* what it held is gone (cuda-ipc after its worker's death; an fd missing after a restart) */
+};
+
+struct extent *extent_ref(struct extent *extent);
+/* The last one: tombstone in the ledger, then out of the store, fd closed (or block destroyed), charges released,
+ * waiters for memory tried again. NULL is fine; returns NULL. */
+struct extent *extent_unref(struct extent *extent);
+/* How jobs name it; the fd, if any, goes to job->fds in the same order. */
+void extent_describe(const struct extent *extent, struct job *job, struct job_extent *wire);
+/* The fd store's name of an extent: "x-ID-UID-SIZE". */
+void extent_store_name(const struct extent *extent, char name[STORE_NAME_MAX]);
+
+/* A new extent, asynchronously: room in the tier and the account is taken at once (or waited for, up to wait_ms), then the
+ * worker creates it, then the store has it, then done. On success the caller owns create->extent (one ref). */
+struct extent_create {
+    struct core *core;
+    struct device *device;
+    struct account *account;
+    enum hbm_tier tier;
+    enum job_extent_kind kind;
+    uint64_t size; /* rounded up to the device's granularity (disk: 4096) by extent_create_start */
+    uint32_t wait_ms;
+    void (*done)(struct extent_create *create);
+    int error;
+    char detail[HBM_DETAIL_MAX];
+    struct extent *extent;
+    /* own */
+    struct job job;
+    struct store_request store;
+    struct list node;
+    struct timer timer;
+    bool cancelled;
+};
+/* create->done follows exactly once, possibly before this returns. */
+void extent_create_start(struct extent_create *create);
+/* done still follows, with CANCELLED unless it was too late. */
+void extent_create_cancel(struct extent_create *create);
+/* Memory came free: tries those that wait, oldest first. */
+void extent_create_retry(struct core *core);
+/* Restores an extent from the ledger: takes the fd, charges without limit. NULL if memory is out. */
+struct extent *extent_adopt(struct core *core, uint64_t id, struct device *device, struct owner owner, enum hbm_tier tier,
+                            enum job_extent_kind kind, uint64_t size, int fd);

@@ -1,0 +1,33 @@
+/* The ledger: what the owner must know after its own death. An append-only file in the runtime directory, each record
+ * checksummed and self-describing; a row replaces the earlier row of its id, a tombstone ends it. Written with one
+ * write() a record: a process may die at any byte, the machine's death takes the memory along anyway (tmpfs). A torn
+ * tail is cut off. Compacted when it has grown to several times what lives. */
+#pragma once
+
+#include "daemon/core/session.h"
+
+struct ledger;
+
+/* Opens (or makes) DIR/ledger. Fails with -errno; a ledger of a newer version is -EPROTO and untouched. */
+int ledger_open(int dir_fd, struct ledger **ret);
+struct ledger *ledger_close(struct ledger *ledger);
+
+/* Rows, written at once; all take core->ledger == NULL. A full file system is logged once and counted: the rows are
+ * tried again with the next write by compaction. */
+void ledger_put_extent(struct core *core, const struct extent *extent);
+void ledger_put_arena(struct core *core, const struct arena *arena);
+void ledger_put_buffer(struct core *core, const struct buffer *buffer);
+void ledger_put_model(struct core *core, const struct model *model);
+void ledger_put_session(struct core *core, const struct session *session);
+void ledger_put_lease(struct core *core, const struct lease *lease);
+void ledger_drop(struct core *core, uint64_t id);
+
+/* An fd that came back from the store. */
+struct kept_fd {
+    char name[STORE_NAME_MAX];
+    int fd; /* taken (set to -1) when adopted */
+};
+/* Rebuilds the catalog from the ledger and the fds. Devices must have been added, by UUID; a device that is missing makes its
+ * arenas LOST. fds without a row are left in kept for the caller to drop; rows without an fd are LOST and said. BUILDING
+ * models are discarded. Sessions come back DETACHED, their pidfds to be watched. 0 or -errno. */
+int ledger_readopt(struct core *core, struct kept_fd *kept, size_t n);

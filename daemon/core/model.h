@@ -1,0 +1,47 @@
+/* A model: a published set of buffers in groups. BUILDING until its builder commits, then SEALED for good. One name has
+ * one builder at a time; other askers wait for it. */
+#pragma once
+
+#include "daemon/core/buffer.h"
+#include "proto/table.h"
+
+enum model_state { MODEL_BUILDING, MODEL_SEALED };
+
+struct model_wait {
+    struct list node;
+    void (*ready)(struct model_wait *wait); /* sealed, or gone: look it up again */
+};
+
+struct model {
+    uint64_t id;
+    struct core *core;
+    struct list node; /* core->models */
+    struct owner owner;
+    bool shared;
+    uint32_t mode;
+    char name[HBM_NAME_MAX];
+    char key[128];
+    enum model_state state;
+    bool listed;          /* holds its name; false: a replacement being built, or replaced and still leased */
+    struct list buffers;  /* struct buffer, by model_node, in table order */
+    uint32_t n_buffers, n_arenas;
+    uint64_t layout_hash; /* XXH3 of names, dtypes, shapes, groups in table order */
+    int metadata_fd;      /* sealed memfd, -1 if none */
+    uint32_t metadata_bytes;
+    uint64_t builder_lease; /* id, while BUILDING */
+    uint32_t n_leases;
+    struct list waiters;
+};
+
+const char *model_state_name(enum model_state state);
+struct model *model_get(struct core *core, uint64_t id);
+struct model *model_new(struct core *core, struct owner owner, bool shared, uint32_t mode, const char *name, const char *key);
+/* Takes its buffers along; wakes the waiters, who find it gone. Returns NULL. */
+struct model *model_free(struct model *model);
+/* A lease on it ended. Frees it if it was unlisted. */
+void model_release(struct model *model);
+void model_wake_waiters(struct model *model);
+/* Its arenas in order of first buffer; n = model->n_arenas. The caller frees the array. NULL: memory is out. */
+struct arena **model_arenas(const struct model *model);
+/* Bytes it has in each tier now. */
+void model_bytes(const struct model *model, uint64_t bytes[HBM_TIERS]);

@@ -1,0 +1,63 @@
+/* An op: one asynchronous request, with its state, progress and rows. It points at its session by id only: a client's
+ * death cancels what it started, a finished op stays for a while so that it can be asked about. */
+#pragma once
+
+#include "daemon/core/transition.h"
+#include "proto/messages.h"
+
+struct op_row {
+    uint64_t buffer;
+    char name[HBM_NAME_MAX]; /* as the asker writes it */
+    int error;
+    const char *skipped;     /* why a pattern's member was left out; NULL if it was not */
+    enum hbm_tier tier;
+    struct hbm_encoding encoding;
+    uint64_t size, bytes_before, bytes_after, hash;
+    bool has_receipt;
+    struct hbm_receipt receipt;
+};
+
+struct op;
+struct op_wait {
+    struct list node;
+    void (*ended)(struct op_wait *wait, struct op *op);
+};
+
+struct op {
+    uint64_t id;
+    struct core *core;
+    struct list node; /* core->ops, oldest first */
+    const char *verb; /* static */
+    struct principal who;
+    uint64_t session; /* id; 0: an operator or the daemon itself */
+    enum wire_op_state state;
+    int error;
+    char detail[HBM_DETAIL_MAX];
+    uint64_t bytes_done, bytes_total, started_ms, ended_ms, worked_ns;
+    struct op_row *rows;
+    size_t n_rows;
+    struct list waiters;
+    /* The verb's: asks it to end early; free its state when the op is freed. */
+    void (*cancel)(struct op *op);
+    void (*clear)(struct op *op);
+    void *state_of_verb;
+};
+
+#define OPS_KEPT 256 /* ended ones */
+
+/* NULL with LIMIT or NO_MEMORY in *error and a sentence in detail. who == NULL: the daemon itself. */
+struct op *op_new(struct core *core, const char *verb, const struct principal *who, struct session *session, size_t n_rows,
+                  int *error, char *detail);
+struct op *op_get(struct core *core, uint64_t id);
+bool op_visible(const struct op *op, const struct principal *who);
+/* RUNNING -> DONE, FAILED or CANCELLED; wakes the waiters, tells the session, trims old ops. The op may be freed by it. */
+void op_end(struct op *op, int error, const char *detail);
+/* Calls wait->ended when the op has ended: at once if it has. */
+void op_wait(struct op *op, struct op_wait *wait);
+void op_cancel(struct op *op, const char *why);
+/* The session is gone: cancels what it started. */
+void op_cancel_of_session(struct core *core, uint64_t session);
+bool op_has_ended(const struct op *op);
+/* Bytes done now, running step included. */
+uint64_t op_progress(const struct op *op);
+struct op *op_free(struct op *op);

@@ -1,0 +1,40 @@
+/* Bringing arenas to the device, and asking clients to let them go. */
+#pragma once
+
+#include "daemon/core/session.h"
+
+/* Waits until all arenas (by id) are on their device, restoring those that are not, all or nothing: one internal op.
+ * Cancels an offload that is under way on them. done is called exactly once, possibly at once. The struct and the array are the caller's until then. */
+struct residency {
+    struct core *core;
+    struct principal who;
+    const uint64_t *arenas;
+    size_t n;
+    uint32_t timeout_ms;
+    int error; /* 0, LOST, NO_MEMORY, TIMEOUT, STALE (one was freed), ... */
+    char detail[HBM_DETAIL_MAX];
+    void (*done)(struct residency *residency);
+    /* own */
+    struct arena_wait wait;
+    struct timer timer;
+    uint64_t op;
+    bool timed_out, ended;
+};
+void residency_start(struct residency *residency);
+
+/* Asks every client to unmap the arena. done(0) when the last has let go (at once if none maps it), done(BUSY) at the
+ * deadline with the pids in detail: then the request is withdrawn. */
+struct reclaim {
+    struct arena *arena;
+    int error;
+    char detail[HBM_DETAIL_MAX];
+    void (*done)(struct reclaim *reclaim);
+    /* own */
+    struct list node; /* core-wide: found by mapping_released */
+    struct timer timer;
+};
+void reclaim_start(struct reclaim *reclaim, uint32_t deadline_ms);
+/* Withdraws; done is not called. */
+void reclaim_cancel(struct reclaim *reclaim);
+/* RELEASED came for this slot, or its mapping ended. */
+void mapping_released(struct mapping *mapping);

@@ -1,0 +1,63 @@
+/* A session: one connected process. Its end, however it comes, is session_gone: leases freeze until the process is
+ * quiescent (its pidfd fired, and NVML lists it no more), then everything it held is released. */
+#pragma once
+
+#include <stdatomic.h>
+
+#include "daemon/core/lease.h"
+#include "proto/lockword.h"
+
+enum session_state {
+    SESSION_OPEN,
+    SESSION_DETACHED,    /* the owner restarted: no connection, the process lives, its leases count */
+    SESSION_QUARANTINED, /* gone; awaiting quiescence */
+};
+
+struct session {
+    uint64_t id;
+    struct core *core;
+    struct list node; /* core->sessions */
+    struct principal who;
+    struct account *account;
+    enum session_state state;
+    int32_t pid; /* for people; identity is the pidfd */
+    int pidfd;
+    bool process_ended; /* the pidfd has fired */
+    bool stored;        /* pidfd and page are with whoever outlives us */
+    int page_fd;
+    _Atomic uint64_t *words; /* LOCKWORD_SLOTS of them */
+    uint8_t secret[32];
+    char client[64];
+    uint64_t since_ms, gone_ms;
+    struct list leases, mappings, calls;
+    struct mapping **slots; /* LOCKWORD_SLOTS pointers */
+    uint32_t slot_hint;
+    uint64_t former[256]; /* ids of buffers it once leased, a ring: STALE instead of NOT_FOUND */
+    unsigned former_next;
+    /* The link's; NULL when there is none. Events never wait and never fail the caller. */
+    void *link;
+    void (*send_reclaim)(struct session *session, uint32_t slot, uint32_t deadline_ms);
+    void (*send_op_ended)(struct session *session, uint64_t op, int error);
+    void (*kick)(struct session *session, int error, const char *reason); /* closes the link; session_gone follows */
+    struct store_request store_pidfd, store_page;
+    void (*ready)(struct session *session, int error); /* once, when the store has pidfd and page */
+};
+
+/* Takes pidfd on success. NULL with error (LIMIT, NO_MEMORY, SHUTTING_DOWN) and detail. session->ready follows session_start. */
+struct session *session_new(struct core *core, struct principal who, int32_t pid, int pidfd, const char *client, int *error,
+                            char *detail);
+/* Puts pidfd and page where they outlive us; ready is called when that is done, possibly at once. */
+void session_start(struct session *session);
+struct session *session_get(struct core *core, uint64_t id);
+/* The client is gone: HUP, violation, kick or BYE (clean = it unmapped everything first). */
+void session_gone(struct session *session, bool clean, const char *why);
+/* Its pidfd fired. */
+void session_process_ended(struct session *session);
+/* A writer, or anything that GPU work of it could still touch. */
+bool session_can_write(const struct session *session);
+void session_remember(struct session *session, uint64_t buffer);
+bool session_held(const struct session *session, uint64_t buffer);
+struct session *session_free(struct session *session);
+const char *session_state_name(enum session_state state);
+/* What a quarantined session waits for: "its process to end", "the driver to let go of pid 12". */
+const char *session_awaiting(const struct session *session);

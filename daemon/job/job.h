@@ -1,0 +1,34 @@
+/* A job as core sees it: asked of a device's worker, ended exactly once. daemon/job carries it. */
+#pragma once
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "daemon/base/list.h"
+#include "proto/jobs.h"
+
+#define JOB_FDS_MAX 3
+
+struct job {
+    unsigned opcode; /* enum job_opcode */
+    uint32_t device; /* index */
+    union job_request request;
+    int fds[JOB_FDS_MAX]; /* borrowed: what they belong to lives until done */
+    unsigned n_fds;
+    /* Called as the worker reports; may be NULL. */
+    void (*progress)(struct job *job);
+    /* Called exactly once, never from within submit. The job is the caller's again: it may be freed here. */
+    void (*done)(struct job *job);
+
+    /* Result. */
+    int error; /* 0 or a negative hbm_error */
+    char detail[HBM_DETAIL_MAX];
+    union job_reply reply;
+    int reply_fd;        /* CREATE: owned by the job until taken with TAKE_FD; -1 if none */
+    uint64_t bytes_done; /* as last reported */
+
+    /* daemon/job's own. */
+    struct list node;
+    uint32_t serial;
+    bool sent;
+};

@@ -1,0 +1,57 @@
+/* Codecs: one buffer encoded or decoded, by a plain-C reference and by CUDA kernels that agree with it
+ * bit for bit (data and scales; the receipt's sums may differ in the last digits by order of addition).
+ *
+ * int8, symmetric, min/max: amax = largest finite |x| of the unit; scale = amax/127 (1 if amax is 0, the smallest
+ * subnormal if it underflows to 0); q = round-half-even(x/scale) clamped to [-127, 127]; NaN encodes as 0, +-inf as
+ * +-127. x' = q*scale, held within the finite floats. An element counts as clipped if it is finite and the clamp
+ * changed it, which takes a subnormal scale.
+ * fp16/bf16: round to nearest even; finite values beyond the largest finite one saturate to it and count
+ * as clipped; NaN stays NaN (sign and as much of its payload as fits), infinities stay infinities.
+ * Decoding ends with the same saturating rounding to the raw dtype. A receipt's errors are those of x' before it:
+ * what a reader of the stored form sees.
+ * All arithmetic on elements is in binary32 with no fused multiply-add, so that every machine agrees. */
+#pragma once
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#include "proto/vocab.h"
+
+struct codec_job {
+    const void *raw_in;  /* encode: the original, elements of dtype */
+    void *raw_out;       /* decode: elements of dtype */
+    void *data;          /* stored elements: written by encode, read by decode */
+    float *scale;        /* one binary32 a unit, or NULL where the codec has none */
+    uint64_t dims[HBM_RANK_MAX];
+    unsigned rank;
+    unsigned dtype; /* F32, F16 or BF16: of the raw side */
+    struct hbm_encoding encoding;
+};
+
+/* Units lie in the order of the tensor: channel i has scale[i]; group g of row r has scale[r*groups_a_row + g],
+ * a row being one run along the last axis. */
+
+/* True if (dtype, encoding, shape) is something the codecs take: `stored` must be the codec's own, and a codec without
+ * scales takes only HBM_PER_TENSOR. The functions below expect a job for which this is true. */
+bool codec_supported(unsigned dtype, const struct hbm_encoding *encoding, const uint64_t *dims, unsigned rank);
+
+/* Reference, on host memory, single-threaded. encode fills *receipt except seconds and bytes_*. */
+void codec_encode_host(const struct codec_job *job, struct hbm_receipt *receipt);
+void codec_decode_host(const struct codec_job *job);
+
+/* CUDA, on device memory, asynchronous on `stream` (a cudaStream_t). Return a cudaError_t as int.
+ * Pointers are aligned to their elements; 16-byte alignment of the raw and stored sides makes it fast.
+ * `workspace` is device memory of codec_workspace_bytes(job) (0 is possible), aligned to 8; the receipt's raw sums land in it and
+ * codec_receipt_cuda, called after the stream has finished, copies them out and fills *receipt. */
+uint64_t codec_workspace_bytes(const struct codec_job *job);
+int codec_encode_cuda(const struct codec_job *job, void *workspace, void *stream);
+int codec_decode_cuda(const struct codec_job *job, void *stream);
+int codec_receipt_cuda(const struct codec_job *job, const void *workspace, struct hbm_receipt *receipt);
+
+#ifdef __cplusplus
+}
+#endif

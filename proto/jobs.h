@@ -1,0 +1,81 @@
+/* jobs.def as C: opcodes, request and reply structs, a table. */
+#pragma once
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "proto/vocab.h"
+
+enum job_extent_kind {
+    JOB_EXTENT_DEVICE = 0,   /* GPU: VMM memory; host device: memfd */
+    JOB_EXTENT_CUDA_IPC = 1, /* cudaMalloc block inside the worker, known by token */
+    JOB_EXTENT_HOST = 2,     /* GPU: host-NUMA memory; host device: memfd */
+    JOB_EXTENT_DISK = 3,     /* a file */
+};
+
+struct job_extent {
+    uint32_t kind;
+    uint32_t unused;
+    uint64_t size;  /* whole extent, exact: an import maps at no other size */
+    uint64_t token; /* CUDA_IPC only */
+};
+
+/* A buffer inside two extents, for ENCODE and DECODE: raw elements on one side, data and scales on the other. */
+struct job_code {
+    uint64_t raw_offset;
+    uint64_t data_offset;
+    uint64_t scale_offset;
+    uint64_t dims[HBM_RANK_MAX];
+    uint32_t rank;
+    uint32_t dtype; /* of the raw side */
+    struct hbm_encoding encoding;
+};
+
+struct job_range {
+    uint64_t extent_offset;
+    uint64_t file_offset;
+    uint64_t bytes;
+};
+
+#define JOB_CHECKSUM 1u
+#define JOB_VERIFY 2u
+
+#define JOB_FIELD(type, name) type name;
+#define JOB_ARRAY(type, name, count) type name[count];
+#define JOB(NAME, opcode, name, in, out)                                                                     \
+    struct job_##name##_request {                                                                            \
+        NAME##_REQUEST(JOB_FIELD, JOB_ARRAY)                                                                 \
+    };                                                                                                       \
+    struct job_##name##_reply {                                                                              \
+        NAME##_REPLY(JOB_FIELD, JOB_ARRAY)                                                                   \
+    };
+#include "proto/jobs.def"
+#undef JOB
+
+enum job_opcode {
+#define JOB(NAME, opcode, name, in, out) JOB_##NAME = (opcode),
+#include "proto/jobs.def"
+#undef JOB
+};
+
+union job_request {
+#define JOB(NAME, opcode, name, in, out) struct job_##name##_request name;
+#include "proto/jobs.def"
+#undef JOB
+};
+
+union job_reply {
+#define JOB(NAME, opcode, name, in, out) struct job_##name##_reply name;
+#include "proto/jobs.def"
+#undef JOB
+};
+
+struct job_row {
+    const char *name;
+    size_t request_size, reply_size;
+    unsigned fds_in_max, fds_out_max;
+};
+
+#define JOB_OPCODES 13
+/* NULL for an opcode that is none. */
+const struct job_row *job_row(unsigned opcode);

@@ -1,0 +1,92 @@
+/* The words that every layer shares: element types, codecs, granularity, tiers, handle kinds, access.
+ * Numbers are wire, ledger and API. The one header of proto/ that kernels/ may include. */
+#pragma once
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define HBM_RANK_MAX 8
+#define HBM_NAME_MAX 256  /* with the terminating NUL */
+#define HBM_GROUP_MAX 128 /* with the terminating NUL */
+#define HBM_UUID_MAX 48   /* "GPU-..." or "MIG-..." or "host", with the NUL */
+#define HBM_DETAIL_MAX 256
+#define HBM_ALIGN 256 /* bytes: every buffer, scale and zero point starts at a multiple of it in its arena */
+
+enum hbm_dtype {
+#define DTYPE(name, number, text, bits, codable) HBM_##name = (number),
+#include "proto/dtypes.def"
+#undef DTYPE
+};
+
+enum hbm_codec {
+#define CODEC(name, number, text, stored, scale_bytes, lossless) HBM_CODEC_##name = (number),
+#include "proto/codecs.def"
+#undef CODEC
+};
+
+enum hbm_granularity {
+    HBM_PER_TENSOR = 0,
+    HBM_PER_CHANNEL = 1, /* one scale an index of `axis` */
+    HBM_PER_GROUP = 2,   /* one scale each `group` consecutive elements along the last axis */
+};
+
+enum hbm_tier { HBM_TIER_DEVICE = 0, HBM_TIER_HOST = 1, HBM_TIER_DISK = 2, HBM_TIERS };
+
+enum hbm_handle {
+    HBM_HANDLE_FD = 0,       /* vmm-fd on a GPU, memfd on the host device */
+    HBM_HANDLE_CUDA_IPC = 1, /* cudaIpcMemHandle_t */
+};
+
+enum hbm_access { HBM_RO = 0, HBM_RW = 1 };
+
+/* How a buffer is stored; RAW means the bytes as published. 8 bytes, no padding. */
+struct hbm_encoding {
+    uint8_t codec;       /* enum hbm_codec */
+    uint8_t granularity; /* enum hbm_granularity */
+    uint8_t axis;        /* PER_CHANNEL only */
+    uint8_t stored;      /* enum hbm_dtype of the stored elements */
+    uint32_t group;      /* PER_GROUP only: elements a group */
+};
+
+/* What a lossy operation did, measured against the original. */
+struct hbm_receipt {
+    uint64_t bytes_before;
+    uint64_t bytes_after; /* data, scales and zero points */
+    double sqnr_db;       /* 10 log10(sum x^2 / sum (x - x')^2), over elements finite in x; INFINITY if exact */
+    double max_abs_error;
+    double clipped_fraction; /* elements whose code saturated */
+    double seconds;          /* on the device */
+    uint64_t elements;
+    uint64_t nonfinite; /* NaN and infinities in the original */
+};
+
+const char *hbm_dtype_name(unsigned dtype);          /* "BF16"; NULL if unknown */
+int hbm_dtype_by_name(const char *name);             /* -1 if unknown; exact case, as safetensors writes it */
+unsigned hbm_dtype_bits(unsigned dtype);             /* bits an element; 0 if unknown */
+bool hbm_dtype_codable(unsigned dtype);              /* codecs take it: F32, F16, BF16 */
+const char *hbm_codec_name(unsigned codec);          /* "int8"; NULL if unknown */
+int hbm_codec_by_name(const char *name);             /* -1 if unknown */
+unsigned hbm_codec_stored_dtype(unsigned codec);     /* enum hbm_dtype */
+unsigned hbm_codec_scale_bytes(unsigned codec);      /* bytes of scale a unit */
+bool hbm_codec_lossless(unsigned codec);
+const char *hbm_tier_name(unsigned tier);            /* "device", "host", "disk" */
+int hbm_tier_by_name(const char *name);              /* -1 if unknown */
+const char *hbm_handle_name(unsigned handle);        /* "fd", "cuda-ipc" */
+/* Writes "int8 per channel 0", "raw", ... into text (>= 48 bytes). */
+void hbm_encoding_text(const struct hbm_encoding *encoding, char *text, unsigned long size);
+
+/* Elements of a shape into *count; false on overflow or rank > HBM_RANK_MAX. Rank 0 is one element. */
+bool hbm_shape_elements(const uint64_t *dims, unsigned rank, uint64_t *count);
+/* Bytes of a shape of dtype into *bytes (sub-byte types round up at the end); false on overflow. */
+bool hbm_shape_bytes(const uint64_t *dims, unsigned rank, unsigned dtype, uint64_t *bytes);
+/* Units that share one scale; false if the granularity does not fit the shape (axis out of range, group 0).
+ * A group that the last axis does not divide ends with a shorter one: ceil(last/group) a row. */
+bool hbm_encoding_units(const struct hbm_encoding *encoding, const uint64_t *dims, unsigned rank, uint64_t *units);
+
+#ifdef __cplusplus
+}
+#endif
