@@ -22,10 +22,10 @@ extern "C" {
 #include "proto/vocab.h"
 
 struct codec_job {
-    const void *raw_in;  /* encode: the original, elements of dtype */
-    void *raw_out;       /* decode: elements of dtype */
-    void *data;          /* stored elements: written by encode, read by decode */
-    float *scale;        /* one binary32 a unit, or NULL where the codec has none */
+    const void *raw_in; /* encode: the original, elements of dtype */
+    void *raw_out;      /* decode: elements of dtype */
+    void *data;         /* stored elements: written by encode, read by decode */
+    float *scale;       /* one binary32 a unit, or NULL where the codec has none */
     uint64_t dims[HBM_RANK_MAX];
     unsigned rank;
     unsigned dtype; /* F32, F16 or BF16: of the raw side */
@@ -35,8 +35,8 @@ struct codec_job {
 /* Units lie in the order of the tensor: channel i has scale[i]; group g of row r has scale[r*groups_a_row + g],
  * a row being one run along the last axis. */
 
-/* True if (dtype, encoding, shape) is something the codecs take: `stored` must be the codec's own, and a codec without
- * scales takes only HBM_PER_TENSOR. The functions below expect a job for which this is true. */
+/* True if (dtype, encoding, shape) is something the codecs take: `stored` must be the codec's own, and a codec
+ * without scales takes only HBM_PER_TENSOR. The functions below expect a job for which this is true. */
 bool codec_supported(unsigned dtype, const struct hbm_encoding *encoding, const uint64_t *dims, unsigned rank);
 
 /* Reference, on host memory, single-threaded. encode fills *receipt except seconds and bytes_*. */
@@ -45,8 +45,8 @@ void codec_decode_host(const struct codec_job *job);
 
 /* CUDA, on device memory, asynchronous on `stream` (a cudaStream_t). Return a cudaError_t as int.
  * Pointers are aligned to their elements; 16-byte alignment of the raw and stored sides makes it fast.
- * `workspace` is device memory of codec_workspace_bytes(job) (0 is possible), aligned to 8; the receipt's raw sums land in it and
- * codec_receipt_cuda, called after the stream has finished, copies them out and fills *receipt. */
+ * `workspace` is device memory of codec_workspace_bytes(job) (0 is possible), aligned to 8; the receipt's raw sums
+ * land in it and codec_receipt_cuda, called after the stream has finished, copies them out and fills *receipt. */
 uint64_t codec_workspace_bytes(const struct codec_job *job);
 int codec_encode_cuda(const struct codec_job *job, void *workspace, void *stream);
 int codec_decode_cuda(const struct codec_job *job, void *stream);

@@ -1,0 +1,94 @@
+/* What the host and the CUDA side share: which jobs are taken, how a shape becomes a view, how sums become a
+ * receipt; and the dispatch of the reference. */
+#include "kernels/codec.h"
+
+#include <math.h>
+
+#include "kernels/reference.h"
+
+static const struct codec_reference *const references[] = {
+    [HBM_CODEC_FP16] = &codec_reference_fp16,
+    [HBM_CODEC_BF16] = &codec_reference_bf16,
+    [HBM_CODEC_INT8] = &codec_reference_int8,
+};
+
+static const struct codec_reference *reference_of(unsigned codec)
+{
+    return codec < sizeof(references) / sizeof(references[0]) ? references[codec] : NULL;
+}
+
+bool codec_supported(unsigned dtype, const struct hbm_encoding *encoding, const uint64_t *dims, unsigned rank)
+{
+    uint64_t bytes, units;
+
+    if (!hbm_dtype_codable(dtype) || !reference_of(encoding->codec))
+        return false;
+    if (encoding->stored != hbm_codec_stored_dtype(encoding->codec))
+        return false;
+    if (!hbm_shape_bytes(dims, rank, dtype, &bytes) || !hbm_encoding_units(encoding, dims, rank, &units))
+        return false;
+    /* Without scales there is nothing to be granular about. */
+    return hbm_codec_scale_bytes(encoding->codec) || encoding->granularity == HBM_PER_TENSOR;
+}
+
+static uint64_t product(const uint64_t *dims, unsigned from, unsigned to)
+{
+    uint64_t n = 1;
+
+    for (unsigned i = from; i < to; i++)
+        n *= dims[i];
+    return n;
+}
+
+struct codec_view codec_view_of(const struct codec_job *job)
+{
+    struct codec_view view = {.count = product(job->dims, 0, job->rank), .groups = 1};
+
+    if (!hbm_encoding_units(&job->encoding, job->dims, job->rank, &view.units) || !view.count)
+        return view;
+    switch (job->encoding.granularity) {
+    case HBM_PER_CHANNEL:
+        view.row = product(job->dims, job->encoding.axis + 1u, job->rank);
+        view.period = job->dims[job->encoding.axis];
+        break;
+    case HBM_PER_GROUP:
+        view.row = job->dims[job->rank - 1];
+        view.period = view.count / view.row;
+        break;
+    default:
+        view.row = view.count;
+        view.period = 1;
+    }
+    view.rows = view.count / view.row;
+    view.group = view.row;
+    if (job->encoding.granularity == HBM_PER_GROUP && job->encoding.group < view.row) {
+        view.group = job->encoding.group;
+        view.groups = view.row / view.group + (view.row % view.group != 0);
+    }
+    return view;
+}
+
+void codec_receipt_of(const struct codec_tally *tally, uint64_t elements, struct hbm_receipt *receipt)
+{
+    receipt->sqnr_db = tally->noise > 0 ? 10 * log10(tally->signal / tally->noise) : INFINITY;
+    receipt->max_abs_error = element_float(tally->max_error);
+    receipt->clipped_fraction = elements ? (double)tally->clipped / (double)elements : 0;
+    receipt->elements = elements;
+    receipt->nonfinite = tally->nonfinite;
+}
+
+void codec_encode_host(const struct codec_job *job, struct hbm_receipt *receipt)
+{
+    struct codec_view view = codec_view_of(job);
+    struct codec_tally tally = {0};
+
+    reference_of(job->encoding.codec)->encode(job, &view, &tally);
+    codec_receipt_of(&tally, view.count, receipt);
+}
+
+void codec_decode_host(const struct codec_job *job)
+{
+    struct codec_view view = codec_view_of(job);
+
+    reference_of(job->encoding.codec)->decode(job, &view);
+}

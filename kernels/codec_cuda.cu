@@ -1,0 +1,107 @@
+/* The CUDA side of codec.h: one table says which kernel does what; the rest of the host names none. */
+#include "kernels/chunk.cuh"
+#include "kernels/launch.cuh"
+
+/* A unit longer than this is spread over many blocks rather than read by one. */
+#define FUSED_MAX 32768u
+/* Long units are still one block's work when there are enough of them to fill the device. */
+#define FUSED_UNITS 1024u
+#define FUSED_LONG_MAX (1u << 18)
+
+struct codec_row {
+    codec_launch *encode;       /* takes any view */
+    codec_launch *encode_short; /* for contiguous, short units; NULL if the same */
+    codec_launch *decode;
+};
+
+enum { RAW_F32, RAW_F16, RAW_BF16, RAW_TYPES };
+enum { CODECS = HBM_CODEC_INT8 + 1, GRANULARITIES = HBM_PER_GROUP + 1 };
+
+/* clang-format off */
+#define NONE {nullptr, nullptr, nullptr}
+#define NO_CODEC {{NONE, NONE, NONE}, {NONE, NONE, NONE}, {NONE, NONE, NONE}}
+#define HALVES(raw, stored) {{halves_encode<raw, stored>, nullptr, halves_decode<raw, stored>}, NONE, NONE}
+#define INT8_UNITS(raw) {int8_two_pass_encode<raw>, int8_fused_encode<raw>, int8_decode<raw>}
+#define INT8(raw) {{int8_two_pass_encode<raw>, nullptr, int8_decode<raw>}, INT8_UNITS(raw), INT8_UNITS(raw)}
+/* clang-format on */
+
+/* Rows by enum hbm_codec, then raw type, then enum hbm_granularity. */
+static const struct codec_row table[CODECS][RAW_TYPES][GRANULARITIES] = {
+    NO_CODEC,
+    {HALVES(f32, f16), HALVES(f16, f16), HALVES(bf16, f16)},
+    {HALVES(f32, bf16), HALVES(f16, bf16), HALVES(bf16, bf16)},
+    {INT8(f32), INT8(f16), INT8(bf16)},
+};
+
+static_assert(HBM_CODEC_RAW == 0 && HBM_CODEC_FP16 == 1 && HBM_CODEC_BF16 == 2 && HBM_CODEC_INT8 == 3,
+              "the table's rows follow codecs.def");
+
+static const struct codec_row *row_of(const struct codec_job *job)
+{
+    unsigned raw = job->dtype == HBM_F32 ? RAW_F32 : job->dtype == HBM_F16 ? RAW_F16 : RAW_BF16;
+
+    if (job->encoding.codec >= CODECS || job->encoding.granularity >= GRANULARITIES)
+        return nullptr;
+    const struct codec_row *row = &table[job->encoding.codec][raw][job->encoding.granularity];
+    return row->encode ? row : nullptr;
+}
+
+static bool vectors_fit(const void *a, const void *b)
+{
+    return (reinterpret_cast<uintptr_t>(a) | reinterpret_cast<uintptr_t>(b)) % 16 == 0;
+}
+
+static bool units_are_short(const struct codec_view &view)
+{
+    if (!view.count || view.period != view.rows)
+        return false;
+    return view.group <= FUSED_MAX || (view.units >= FUSED_UNITS && view.group <= FUSED_LONG_MAX);
+}
+
+uint64_t codec_workspace_bytes(const struct codec_job *)
+{
+    return sizeof(struct codec_tally);
+}
+
+int codec_encode_cuda(const struct codec_job *job, void *workspace, void *stream)
+{
+    const struct codec_row *row = row_of(job);
+    struct codec_call call = {job->raw_in,
+                              job->data,
+                              job->scale,
+                              static_cast<struct codec_tally *>(workspace),
+                              codec_view_of(job),
+                              vectors_fit(job->raw_in, job->data),
+                              static_cast<cudaStream_t>(stream)};
+
+    if (!row)
+        return cudaErrorInvalidValue;
+    cudaError_t error = cudaMemsetAsync(workspace, 0, sizeof(struct codec_tally), call.stream);
+    if (error)
+        return error;
+    return row->encode_short && units_are_short(call.view) ? row->encode_short(call) : row->encode(call);
+}
+
+int codec_decode_cuda(const struct codec_job *job, void *stream)
+{
+    const struct codec_row *row = row_of(job);
+    struct codec_call call = {job->data,
+                              job->raw_out,
+                              job->scale,
+                              nullptr,
+                              codec_view_of(job),
+                              vectors_fit(job->data, job->raw_out),
+                              static_cast<cudaStream_t>(stream)};
+
+    return row ? row->decode(call) : cudaErrorInvalidValue;
+}
+
+int codec_receipt_cuda(const struct codec_job *job, const void *workspace, struct hbm_receipt *receipt)
+{
+    struct codec_tally tally;
+    cudaError_t error = cudaMemcpy(&tally, workspace, sizeof(tally), cudaMemcpyDeviceToHost);
+
+    if (!error)
+        codec_receipt_of(&tally, codec_view_of(job).count, receipt);
+    return error;
+}

@@ -1,0 +1,184 @@
+/* Codecs beside a device-to-device copy of the same bytes, read and written: 1 GiB of random bf16, or as many
+ * elements of fp32. The median of 20 after a warm-up, every run timed by events; 1 GiB does not fit any L2.
+ * argv[1], if given, names a file for the rows as JSON. 77 where there is no GPU. */
+#include <cuda_runtime.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "kernels/codec.h"
+
+#define RUNS 20
+#define COLUMNS 8192ull
+#define ELEMENTS (1ull << 29)
+
+static void must(int error, const char *what)
+{
+    if (!error)
+        return;
+    fprintf(stderr, "%s: %s\n", what, cudaGetErrorString((cudaError_t)error));
+    exit(1);
+}
+
+static __device__ uint32_t noise(uint64_t i)
+{
+    i = (i + 1) * 0x9e3779b97f4a7c15u;
+    i = (i ^ i >> 30) * 0xbf58476d1ce4e5b9u;
+    i = (i ^ i >> 27) * 0x94d049bb133111ebu;
+    return (uint32_t)(i >> 32);
+}
+
+/* Random signs and fractions, exponents from 2^-15 to 2: like weights, and never all alike. */
+static __global__ void fill(uint32_t *f32, uint16_t *bf16, uint64_t count)
+{
+    for (uint64_t i = (uint64_t)blockIdx.x * blockDim.x + threadIdx.x; i < count;
+         i += (uint64_t)gridDim.x * blockDim.x) {
+        uint32_t r = noise(i), bits = (r & 0x807fffffu) | (112 + (noise(~i) & 15)) << 23;
+        if (f32)
+            f32[i] = bits;
+        if (bf16)
+            bf16[i] = (uint16_t)(bits >> 16);
+    }
+}
+
+struct timing {
+    double median, least, most; /* seconds */
+};
+
+static timing measure(const std::function<void()> &work)
+{
+    std::vector<double> seconds;
+    cudaEvent_t from, to;
+
+    must(cudaEventCreate(&from), "event");
+    must(cudaEventCreate(&to), "event");
+    for (int i = 0; i < RUNS + 3; i++) {
+        float ms;
+        must(cudaEventRecord(from, nullptr), "record");
+        work();
+        must(cudaEventRecord(to, nullptr), "record");
+        must(cudaEventSynchronize(to), "run");
+        must(cudaEventElapsedTime(&ms, from, to), "elapsed");
+        if (i >= 3)
+            seconds.push_back(ms / 1000);
+    }
+    cudaEventDestroy(from);
+    cudaEventDestroy(to);
+    std::sort(seconds.begin(), seconds.end());
+    return {(seconds[RUNS / 2 - 1] + seconds[RUNS / 2]) / 2, seconds.front(), seconds.back()};
+}
+
+struct buffers {
+    unsigned char *a, *b; /* copied one to the other, too */
+    float *scale;
+    void *work;
+};
+
+static codec_job job_of(const buffers &m, unsigned dtype, unsigned codec, unsigned granularity)
+{
+    codec_job job = {};
+
+    job.raw_in = job.raw_out = m.a;
+    job.data = m.b;
+    job.scale = m.scale;
+    job.dims[0] = ELEMENTS / COLUMNS;
+    job.dims[1] = COLUMNS;
+    job.rank = 2;
+    job.dtype = dtype;
+    job.encoding.codec = (uint8_t)codec;
+    job.encoding.granularity = (uint8_t)granularity;
+    job.encoding.stored = (uint8_t)hbm_codec_stored_dtype(codec);
+    job.encoding.group = granularity == HBM_PER_GROUP ? 128 : 0;
+    return job;
+}
+
+static std::string rows;
+
+/* bytes: read and written, a second read included where the codec needs one. */
+static void row(const buffers &m, const char *name, uint64_t bytes, const std::function<void()> &work)
+{
+    timing ours = measure(work);
+    timing copy =
+        measure([&] { must(cudaMemcpyAsync(m.b, m.a, bytes / 2, cudaMemcpyDeviceToDevice, nullptr), "copy"); });
+    double speed = (double)bytes / ours.median / 1e9, beside = (double)bytes / copy.median / 1e9;
+    char text[400];
+
+    printf("%-34s %8.1f GB/s (%.1f..%.1f)   copy %8.1f GB/s   %5.1f %%\n", name, speed,
+           (double)bytes / ours.most / 1e9, (double)bytes / ours.least / 1e9, beside, 100 * speed / beside);
+    snprintf(text, sizeof(text),
+             "%s  {\"name\": \"%s\", \"bytes\": %llu, \"gb_per_s\": %.2f, \"gb_per_s_min\": %.2f, "
+             "\"gb_per_s_max\": %.2f, \"copy_gb_per_s\": %.2f, \"ratio\": %.4f}",
+             rows.empty() ? "" : ",\n", name, (unsigned long long)bytes, speed, (double)bytes / ours.most / 1e9,
+             (double)bytes / ours.least / 1e9, beside, speed / beside);
+    rows += text;
+}
+
+static void encode_row(const buffers &m, const char *name, unsigned dtype, unsigned codec, unsigned granularity,
+                       uint64_t bytes)
+{
+    codec_job job = job_of(m, dtype, codec, granularity);
+
+    fill<<<2048, 256>>>(dtype == HBM_F32 ? (uint32_t *)m.a : nullptr, dtype == HBM_BF16 ? (uint16_t *)m.a : nullptr,
+                        ELEMENTS);
+    must(cudaGetLastError(), "fill");
+    row(m, name, bytes, [&] { must(codec_encode_cuda(&job, m.work, nullptr), name); });
+    /* The copy wrote over what was encoded; decode needs codes and scales that belong together. */
+    must(codec_encode_cuda(&job, m.work, nullptr), name);
+    must(cudaDeviceSynchronize(), name);
+}
+
+static void decode_row(const buffers &m, const char *name, unsigned dtype, unsigned codec, unsigned granularity,
+                       uint64_t bytes)
+{
+    codec_job job = job_of(m, dtype, codec, granularity);
+
+    row(m, name, bytes, [&] { must(codec_decode_cuda(&job, nullptr), name); });
+}
+
+int main(int argc, char **argv)
+{
+    const uint64_t n = ELEMENTS, units = n / 128;
+    buffers m = {};
+    cudaDeviceProp device;
+    int devices = 0, driver = 0;
+
+    if (cudaGetDeviceCount(&devices) || !devices) {
+        printf("waived - there is no GPU here\n");
+        return 77;
+    }
+    must(cudaGetDeviceProperties(&device, 0), "device");
+    must(cudaDriverGetVersion(&driver), "driver");
+    must(cudaMalloc(&m.a, n * 4), "memory");
+    must(cudaMalloc(&m.b, n * 4), "memory");
+    must(cudaMalloc(&m.scale, units * 4), "memory");
+    must(cudaMalloc(&m.work, 4096), "memory");
+    printf("%s, CUDA driver %d.%d, %llu elements, median of %d\n", device.name, driver / 1000, driver % 1000 / 10,
+           (unsigned long long)n, RUNS);
+
+    encode_row(m, "bf16 -> int8 per tensor", HBM_BF16, HBM_CODEC_INT8, HBM_PER_TENSOR, 5 * n);
+    decode_row(m, "int8 per tensor -> bf16", HBM_BF16, HBM_CODEC_INT8, HBM_PER_TENSOR, 3 * n);
+    encode_row(m, "bf16 -> int8 per channel", HBM_BF16, HBM_CODEC_INT8, HBM_PER_CHANNEL, 3 * n + n / COLUMNS * 4);
+    decode_row(m, "int8 per channel -> bf16", HBM_BF16, HBM_CODEC_INT8, HBM_PER_CHANNEL, 3 * n + n / COLUMNS * 4);
+    encode_row(m, "bf16 -> int8 per group of 128", HBM_BF16, HBM_CODEC_INT8, HBM_PER_GROUP, 3 * n + units * 4);
+    decode_row(m, "int8 per group of 128 -> bf16", HBM_BF16, HBM_CODEC_INT8, HBM_PER_GROUP, 3 * n + units * 4);
+    encode_row(m, "fp32 -> fp16", HBM_F32, HBM_CODEC_FP16, HBM_PER_TENSOR, 6 * n);
+    decode_row(m, "fp16 -> fp32", HBM_F32, HBM_CODEC_FP16, HBM_PER_TENSOR, 6 * n);
+    encode_row(m, "fp32 -> bf16", HBM_F32, HBM_CODEC_BF16, HBM_PER_TENSOR, 6 * n);
+    decode_row(m, "bf16 -> fp32", HBM_F32, HBM_CODEC_BF16, HBM_PER_TENSOR, 6 * n);
+
+    if (argc > 1) {
+        FILE *file = fopen(argv[1], "w");
+        if (!file)
+            return perror(argv[1]), 1;
+        fprintf(file,
+                "{\"device\": \"%s\", \"driver\": %d, \"elements\": %llu, \"runs\": %d, \"rows\": [\n%s\n]}\n",
+                device.name, driver, (unsigned long long)n, RUNS, rows.c_str());
+        if (fclose(file))
+            return perror(argv[1]), 1;
+    }
+    return 0;
+}
