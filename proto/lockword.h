@@ -70,12 +70,15 @@ static inline bool lockword_try_release(_Atomic uint64_t *word)
     }
 }
 
-/* The arena is mapped (again): present, next epoch, `locks` locks held. Only while AWAY or before first use. */
+/* The arena is mapped (again): present, next epoch, `locks` locks held. Only while AWAY or before first use. A RECLAIM
+ * that came while the fd was on its way stays set: it asks for what has just been mapped. */
 static inline void lockword_arrive(_Atomic uint64_t *word, uint64_t locks)
 {
-    uint64_t epoch = (atomic_load_explicit(word, memory_order_relaxed) >> LOCKWORD_EPOCH_SHIFT) + 1;
+    uint64_t old = atomic_load_explicit(word, memory_order_relaxed), fresh;
 
-    atomic_store_explicit(word, (epoch << LOCKWORD_EPOCH_SHIFT) | locks, memory_order_release);
+    do
+        fresh = ((old >> LOCKWORD_EPOCH_SHIFT) + 1) << LOCKWORD_EPOCH_SHIFT | (old & LOCKWORD_RECLAIM) | locks;
+    while (!atomic_compare_exchange_weak_explicit(word, &old, fresh, memory_order_release, memory_order_relaxed));
 }
 
 /* Daemon side. */

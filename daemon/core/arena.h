@@ -3,8 +3,10 @@
 #pragma once
 
 #include "daemon/core/extent.h"
+#include "daemon/core/wait.h"
 
 struct transition;
+struct reclaim;
 
 struct arena {
     uint64_t id;
@@ -20,13 +22,9 @@ struct arena {
     struct list buffers;   /* struct buffer, by offset */
     struct list mappings;  /* struct mapping */
     struct transition *transition; /* the move under way, if any (weak) */
+    struct reclaim *reclaim;       /* clients are being asked to let go (weak) */
     struct list waiters;   /* struct arena_wait: told when transition becomes NULL */
     uint64_t locked_ms;    /* last attach or lock round trip */
-};
-
-struct arena_wait {
-    struct list node;
-    void (*ready)(struct arena_wait *wait);
 };
 
 /* Takes the extent's ref on success; on failure (NULL, memory is out) the caller keeps it. */

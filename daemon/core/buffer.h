@@ -16,6 +16,7 @@ struct buffer {
     struct buffer *parent;  /* of a scale: the encoded buffer; else NULL */
     struct buffer *scale;   /* weak; NULL if none */
     char *name;             /* full: "MODEL/TENSOR"; NULL if none */
+    bool listed;            /* the name finds it; false while its model is being replaced or is a replacement */
     uint32_t dtype, rank;   /* logical */
     uint64_t dims[HBM_RANK_MAX];
     uint64_t offset, size;  /* stored bytes in the arena */
@@ -29,6 +30,7 @@ struct buffer {
 
 struct buffer_spec {
     const char *name; /* NULL: none */
+    bool unlisted;    /* has the name, but does not take it yet */
     uint32_t dtype, rank;
     const uint64_t *dims;
     uint64_t offset, size;
@@ -39,6 +41,11 @@ struct buffer_spec {
 struct buffer *buffer_new(struct arena *arena, const struct buffer_spec *spec, int *error, char *detail);
 /* Unlinks it everywhere, its scale with it, its arena with the last buffer; ledger tombstones. Returns NULL. */
 struct buffer *buffer_free(struct buffer *buffer);
+/* Takes its name (0, EXISTS or NO_MEMORY with detail), and lets it go. */
+int buffer_list(struct buffer *buffer, char *detail);
+void buffer_unlist(struct buffer *buffer);
+/* Another name; it must be valid. 0, EXISTS or NO_MEMORY with detail. */
+int buffer_rename(struct buffer *buffer, const char *name, char *detail);
 struct buffer *buffer_get(struct core *core, uint64_t id);
 /* Bytes of the logical form. */
 uint64_t buffer_raw_size(const struct buffer *buffer);

@@ -77,7 +77,7 @@ struct core {
     void *buffer_names, *model_names; /* tsearch roots: daemon/core/names.c */
     uint32_t n_devices, n_buffers, n_models, n_sessions, n_leases, n_ops, n_quarantined;
     bool draining;          /* stopping: nothing new is granted */
-    struct timer quarantine_timer;
+    struct timer quarantine_timer, memory_timer;
     bool quarantine_asked; /* a CLIENTS job is under way */
 };
 

@@ -43,6 +43,7 @@ struct extent_create {
     uint64_t size; /* rounded up to the device's granularity (disk: 4096) by extent_create_start */
     uint32_t wait_ms;
     void (*done)(struct extent_create *create);
+    void *context; /* the caller's */
     int error;
     char detail[HBM_DETAIL_MAX];
     struct extent *extent;
@@ -57,8 +58,8 @@ struct extent_create {
 void extent_create_start(struct extent_create *create);
 /* done still follows, with CANCELLED unless it was too late. */
 void extent_create_cancel(struct extent_create *create);
-/* Memory came free: tries those that wait, oldest first. */
-void extent_create_retry(struct core *core);
+/* Memory came free: tries those that wait, oldest first. Fired by core->memory_timer, never from within a release. */
+void extent_create_retry(struct timer *timer);
 /* Restores an extent from the ledger: takes the fd, charges without limit. NULL if memory is out. */
 struct extent *extent_adopt(struct core *core, uint64_t id, struct device *device, struct owner owner, enum hbm_tier tier,
                             enum job_extent_kind kind, uint64_t size, int fd);

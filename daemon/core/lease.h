@@ -41,5 +41,7 @@ struct lease *lease_free(struct lease *lease);
 struct lease *lease_get(struct core *core, uint64_t id);
 
 struct mapping *mapping_by_slot(struct session *session, uint32_t slot);
+/* The client is being given the arena's present extent to map. */
+void mapping_arrives(struct mapping *mapping);
 /* The arena got another extent: the mapping keeps the old one and belongs to no arena from now on. */
 void mapping_retire(struct mapping *mapping);

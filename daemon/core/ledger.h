@@ -22,6 +22,10 @@ void ledger_put_session(struct core *core, const struct session *session);
 void ledger_put_lease(struct core *core, const struct lease *lease);
 void ledger_drop(struct core *core, uint64_t id);
 
+/* Rows and tombstones between these two become one record: a crash finds all of them or none. They nest. */
+void ledger_begin(struct core *core);
+void ledger_end(struct core *core);
+
 /* An fd that came back from the store. */
 struct kept_fd {
     char name[STORE_NAME_MAX];

@@ -7,11 +7,6 @@
 
 enum model_state { MODEL_BUILDING, MODEL_SEALED };
 
-struct model_wait {
-    struct list node;
-    void (*ready)(struct model_wait *wait); /* sealed, or gone: look it up again */
-};
-
 struct model {
     uint64_t id;
     struct core *core;
@@ -41,6 +36,10 @@ struct model *model_free(struct model *model);
 /* A lease on it ended. Frees it if it was unlisted. */
 void model_release(struct model *model);
 void model_wake_waiters(struct model *model);
+/* Lets go of its names, and of its buffers' names: another model may take them. Wakes the waiters. */
+void model_unlist(struct model *model);
+/* Takes them: all or none. 0, EXISTS or NO_MEMORY with detail. */
+int model_list(struct model *model, char *detail);
 /* Its arenas in order of first buffer; n = model->n_arenas. The caller frees the array. NULL: memory is out. */
 struct arena **model_arenas(const struct model *model);
 /* Bytes it has in each tier now. */

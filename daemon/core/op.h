@@ -17,12 +17,6 @@ struct op_row {
     struct hbm_receipt receipt;
 };
 
-struct op;
-struct op_wait {
-    struct list node;
-    void (*ended)(struct op_wait *wait, struct op *op);
-};
-
 struct op {
     uint64_t id;
     struct core *core;
@@ -37,6 +31,7 @@ struct op {
     struct op_row *rows;
     size_t n_rows;
     struct list waiters;
+    struct account *charged; /* while it runs; NULL: the daemon's own */
     /* The verb's: asks it to end early; free its state when the op is freed. */
     void (*cancel)(struct op *op);
     void (*clear)(struct op *op);

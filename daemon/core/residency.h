@@ -16,9 +16,8 @@ struct residency {
     void (*done)(struct residency *residency);
     /* own */
     struct arena_wait wait;
+    struct op_wait op_wait;
     struct timer timer;
-    uint64_t op;
-    bool timed_out, ended;
 };
 void residency_start(struct residency *residency);
 
@@ -30,11 +29,10 @@ struct reclaim {
     char detail[HBM_DETAIL_MAX];
     void (*done)(struct reclaim *reclaim);
     /* own */
-    struct list node; /* core-wide: found by mapping_released */
     struct timer timer;
 };
 void reclaim_start(struct reclaim *reclaim, uint32_t deadline_ms);
 /* Withdraws; done is not called. */
 void reclaim_cancel(struct reclaim *reclaim);
-/* RELEASED came for this slot, or its mapping ended. */
-void mapping_released(struct mapping *mapping);
+/* A mapping of it has let go or ended: ends the reclaims that waited for the last one. */
+void reclaim_check(struct arena *arena);

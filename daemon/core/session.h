@@ -41,11 +41,19 @@ struct session {
     void (*kick)(struct session *session, int error, const char *reason); /* closes the link; session_gone follows */
     struct store_request store_pidfd, store_page;
     void (*ready)(struct session *session, int error); /* once, when the store has pidfd and page */
+    bool free_when_stored;
+    /* Whoever polls pidfd; called before it is closed. NULL: nobody does. */
+    void *watch;
+    void (*watch_end)(struct session *session);
 };
 
 /* Takes pidfd on success. NULL with error (LIMIT, NO_MEMORY, SHUTTING_DOWN) and detail. session->ready follows session_start. */
 struct session *session_new(struct core *core, struct principal who, int32_t pid, int pidfd, const char *client, int *error,
                             char *detail);
+/* A session with nothing in it, listed: for session_new and for re-adoption. NULL if memory is out. */
+struct session *session_blank(struct core *core, struct principal who);
+/* Maps page_fd. 0 or -errno. */
+int session_map_page(struct session *session);
 /* Puts pidfd and page where they outlive us; ready is called when that is done, possibly at once. */
 void session_start(struct session *session);
 struct session *session_get(struct core *core, uint64_t id);

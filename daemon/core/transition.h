@@ -14,6 +14,8 @@ struct placement {
     uint64_t scale_offset, scale_size; /* 0 size: no scale */
     bool has_receipt;
     struct hbm_receipt receipt;
+    /* own */
+    bool made_scale;
 };
 
 enum step_kind { STEP_COPY, STEP_ENCODE, STEP_DECODE };
@@ -29,7 +31,7 @@ struct step {
 
 /* What becomes of one arena. */
 struct plan {
-    uint64_t arena; /* id */
+    uint64_t arena; /* id; 0 in a copy that brings its own source */
     enum hbm_tier tier;
     uint64_t size;
     bool reclaim; /* clients must let go first; else BUSY if anyone writes, and readers keep the old extent */
@@ -37,26 +39,38 @@ struct plan {
     size_t n_placements;
     struct step *steps;
     size_t n_steps;
-    /* own */
+    /* own; a copy's creator may set source (one ref, taken) and, when done, take target */
     struct extent *source, *target;
-    uint64_t checksum;
+    struct transition *transition;
+    struct reclaim wait;
+    bool waiting;
 };
 
 struct transition {
     struct core *core;
-    struct plan *plans; /* freed with the transition */
+    struct plan *plans; /* freed by transition_clear */
     size_t n;
     uint32_t memory_wait_ms;
     bool cancellable_by_lock; /* a client's lock calls it off (offload) */
+    /* The arenas stay as they are, nobody lets go of anything and nothing is swapped: commit, called when all steps are
+     * done, makes of the targets what it likes (0, or an error with detail; NULL: they stay in the plans). */
+    bool copy;
+    int (*commit)(struct transition *transition);
+    struct account *account; /* who pays for the new extents; NULL: each arena's owner */
+    const char *verb;        /* with op: what others who find an arena busy are told */
+    uint64_t op;
     int error;
     char detail[HBM_DETAIL_MAX];
     uint64_t bytes_done, bytes_total, bytes_step; /* bytes_done counts finished steps; bytes_step the running one */
     void (*progress)(struct transition *transition);
     void (*done)(struct transition *transition);
+    uint64_t worked_ns; /* in jobs */
     /* own */
-    size_t at, step;
+    size_t at, step, reclaims;
+    int reclaim_error;
+    bool asking; /* inside the loop that asks all clients */
+    char why[128];
     struct extent_create create;
-    struct reclaim reclaim;
     struct job job;
     enum { TRANSITION_IDLE, TRANSITION_CREATING, TRANSITION_RECLAIMING, TRANSITION_STEPPING } phase;
     bool cancelled;
@@ -65,7 +79,17 @@ struct transition {
 /* Plan of a whole-arena copy to a tier. 0 or NO_MEMORY. */
 int plan_move(struct plan *plan, struct arena *arena, enum hbm_tier tier);
 void plan_clear(struct plan *plan);
+/* Bytes that its steps go through. */
+uint64_t plan_bytes(const struct plan *plan);
+uint64_t step_bytes(const struct step *step);
 /* BUSY at once (done is called) if another transition has one of the arenas. done follows exactly once, possibly before this returns. */
 void transition_start(struct transition *transition);
 /* done follows, with CANCELLED (or error, if set by the caller before) unless it has committed already. */
 void transition_cancel(struct transition *transition, const char *why);
+/* Frees the plans. One that is under way is dropped where it stands: only when the core itself goes. */
+void transition_clear(struct transition *transition);
+
+/* Keeps others' transitions off the plans' arenas, without one of its own, while their contents are being filled. 0,
+ * STALE or BUSY with detail (then nothing is held). */
+int transition_hold(struct transition *transition);
+void transition_let_go(struct transition *transition);

@@ -1,0 +1,120 @@
+#include "daemon/core/arena.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "daemon/core/ledger.h"
+#include "daemon/core/lease.h"
+#include "daemon/core/session.h"
+
+struct arena *arena_new(struct core *core, struct owner owner, bool shared, uint32_t mode, enum hbm_handle handle,
+                        const char *group, struct extent *extent)
+{
+    struct arena *arena = calloc(1, sizeof(*arena));
+
+    if (!arena)
+        return NULL;
+    arena->id = idmap_add(&core->ids, ID_ARENA, arena);
+    if (!arena->id) {
+        free(arena);
+        return NULL;
+    }
+    arena->core = core;
+    arena->owner = owner;
+    arena->shared = shared;
+    arena->mode = mode;
+    arena->handle = handle;
+    snprintf(arena->group, sizeof(arena->group), "%s", group);
+    arena->device = extent->device;
+    arena->extent = extent;
+    arena->locked_ms = core_now(core);
+    list_init(&arena->buffers);
+    list_init(&arena->mappings);
+    list_init(&arena->waiters);
+    list_append(&core->arenas, &arena->node);
+    return arena;
+}
+
+struct arena *arena_free(struct arena *arena)
+{
+    struct core *core = arena->core;
+
+    list_for_each_safe(node, &arena->mappings) {
+        struct mapping *mapping = list_entry(node, struct mapping, arena_node);
+        mapping_retire(mapping);
+        mapping->arena = NULL;
+    }
+    list_unlink(&arena->node);
+    ledger_drop(core, arena->id);
+    idmap_remove(&core->ids, arena->id);
+    arena_settled(arena); /* who waited for it looks it up again and finds it gone */
+    extent_unref(arena->extent);
+    free(arena);
+    return NULL;
+}
+
+struct arena *arena_get(struct core *core, uint64_t id)
+{
+    return idmap_get(&core->ids, id, ID_ARENA);
+}
+
+bool arena_may_read(const struct arena *arena, const struct principal *who)
+{
+    if (who->admin || owner_equal(arena->owner, who->owner))
+        return true;
+    return arena->shared || (arena->owner.listener == who->owner.listener && (arena->mode & 0004));
+}
+
+bool arena_may_write(const struct arena *arena, const struct principal *who)
+{
+    if (who->admin)
+        return true;
+    if (owner_equal(arena->owner, who->owner))
+        return arena->mode & 0200;
+    return arena->owner.listener == who->owner.listener && (arena->mode & 0002);
+}
+
+bool arena_trusts(const struct arena *arena, const struct principal *who)
+{
+    /* A reader that holds the fd can raise its own rights: sharing memory means trusting. */
+    return who->admin || owner_equal(arena->owner, who->owner) || arena->shared || arena_may_write(arena, who);
+}
+
+bool arena_is_leased(const struct arena *arena)
+{
+    return !list_empty(&arena->mappings);
+}
+
+bool arena_has_writers(const struct arena *arena)
+{
+    list_for_each(node, &arena->mappings)
+        if (list_entry(node, struct mapping, arena_node)->access == HBM_RW)
+            return true;
+    return false;
+}
+
+void arena_holders(const struct arena *arena, char *text, size_t size)
+{
+    size_t used = 0;
+
+    text[0] = 0;
+    list_for_each(node, &arena->mappings) {
+        const struct mapping *mapping = list_entry(node, struct mapping, arena_node);
+        int n = snprintf(text + used, size - used, "%spid %d", used ? ", " : "", mapping->session->pid);
+        if (n < 0 || (size_t)n >= size - used)
+            return;
+        used += (size_t)n;
+    }
+}
+
+void arena_settled(struct arena *arena)
+{
+    struct list *node;
+
+    arena->transition = NULL;
+    while ((node = list_first(&arena->waiters))) {
+        struct arena_wait *wait = list_entry(node, struct arena_wait, node);
+        list_unlink(node);
+        wait->ready(wait);
+    }
+}

@@ -1,0 +1,171 @@
+#include "daemon/core/buffer.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "daemon/base/cleanup.h"
+#include "daemon/core/ledger.h"
+#include "daemon/core/model.h"
+#include "daemon/core/names.h"
+
+static struct owner name_scope(const struct arena *arena)
+{
+    return arena->shared ? OWNER_SHARED : arena->owner;
+}
+
+int buffer_list(struct buffer *buffer, char *detail)
+{
+    int error = names_add(&buffer->core->buffer_names, name_scope(buffer->arena), buffer->name, buffer);
+
+    if (error == -EEXIST) {
+        snprintf(detail, HBM_DETAIL_MAX, "%.200s", buffer->name);
+        return HBM_E_EXISTS;
+    }
+    if (error) {
+        snprintf(detail, HBM_DETAIL_MAX, "the owner is out of memory for its own tables");
+        return HBM_E_NO_MEMORY;
+    }
+    buffer->listed = true;
+    return 0;
+}
+
+void buffer_unlist(struct buffer *buffer)
+{
+    if (buffer->listed)
+        names_remove(&buffer->core->buffer_names, name_scope(buffer->arena), buffer->name);
+    buffer->listed = false;
+}
+
+int buffer_rename(struct buffer *buffer, const char *name, char *detail)
+{
+    _cleanup_free_ char *copy = strdup(name);
+    char *old = buffer->name;
+    bool was_listed = buffer->listed;
+
+    if (!copy) {
+        snprintf(detail, HBM_DETAIL_MAX, "the owner is out of memory for its own tables");
+        return HBM_E_NO_MEMORY;
+    }
+    buffer_unlist(buffer);
+    buffer->name = copy;
+    int error = buffer_list(buffer, detail);
+    if (error) {
+        char ignored[HBM_DETAIL_MAX];
+        buffer->name = old;
+        if (was_listed)
+            buffer_list(buffer, ignored);
+        return error;
+    }
+    TAKE_PTR(copy);
+    free(old);
+    ledger_put_buffer(buffer->core, buffer);
+    return 0;
+}
+
+/* Name and charge, both or neither. */
+static int take_identity(struct buffer *buffer, struct account *account, const struct buffer_spec *spec, char *detail)
+{
+    int error = account_charge_one(account, &account->buffers, buffer->core->limits.account_buffers, "buffers", detail);
+
+    if (error || !spec->name)
+        return error;
+    buffer->name = strdup(spec->name);
+    if (!buffer->name) {
+        snprintf(detail, HBM_DETAIL_MAX, "the owner is out of memory for its own tables");
+        error = HBM_E_NO_MEMORY;
+    } else if (!spec->unlisted) {
+        error = buffer_list(buffer, detail);
+    }
+    if (error)
+        account->buffers--;
+    return error;
+}
+
+struct buffer *buffer_new(struct arena *arena, const struct buffer_spec *spec, int *error, char *detail)
+{
+    struct core *core = arena->core;
+    struct account *account = account_of(core, arena->owner);
+    _cleanup_free_ struct buffer *buffer = calloc(1, sizeof(*buffer));
+    uint64_t id = buffer && account ? idmap_add(&core->ids, ID_BUFFER, buffer) : 0;
+
+    if (!id) {
+        snprintf(detail, HBM_DETAIL_MAX, "the owner is out of memory for its own tables");
+        *error = HBM_E_NO_MEMORY;
+        return NULL;
+    }
+    buffer->id = id;
+    buffer->core = core;
+    buffer->arena = arena;
+    buffer->dtype = spec->dtype;
+    buffer->rank = spec->rank;
+    if (spec->rank)
+        memcpy(buffer->dims, spec->dims, spec->rank * sizeof(buffer->dims[0]));
+    buffer->offset = spec->offset;
+    buffer->size = spec->size;
+    buffer->keep = spec->keep;
+    buffer->version = 1;
+    buffer->encoding.stored = (uint8_t)spec->dtype;
+    list_init(&buffer->model_node);
+    *error = take_identity(buffer, account, spec, detail);
+    if (*error) {
+        idmap_remove(&core->ids, id);
+        free(buffer->name);
+        return NULL;
+    }
+    list_append(&core->buffers, &buffer->node);
+    list_append(&arena->buffers, &buffer->arena_node);
+    core->n_buffers++;
+    return TAKE_PTR(buffer);
+}
+
+struct buffer *buffer_free(struct buffer *buffer)
+{
+    struct core *core = buffer->core;
+    struct arena *arena = buffer->arena;
+
+    if (buffer->scale)
+        buffer_free(buffer->scale);
+    if (buffer->parent)
+        buffer->parent->scale = NULL;
+    if (buffer->model)
+        buffer->model->n_buffers--;
+    buffer_unlist(buffer);
+    list_unlink(&buffer->node);
+    list_unlink(&buffer->arena_node);
+    list_unlink(&buffer->model_node);
+    account_of(core, arena->owner)->buffers--;
+    core->n_buffers--;
+    ledger_drop(core, buffer->id);
+    idmap_remove(&core->ids, buffer->id);
+    free(buffer->name);
+    free(buffer);
+    if (list_empty(&arena->buffers))
+        arena_free(arena);
+    return NULL;
+}
+
+struct buffer *buffer_get(struct core *core, uint64_t id)
+{
+    return idmap_get(&core->ids, id, ID_BUFFER);
+}
+
+uint64_t buffer_raw_size(const struct buffer *buffer)
+{
+    uint64_t bytes = 0;
+
+    hbm_shape_bytes(buffer->dims, buffer->rank, buffer->dtype, &bytes);
+    return bytes;
+}
+
+bool buffer_is_leased(const struct buffer *buffer)
+{
+    return buffer->n_leases || (buffer->model && buffer->model->n_leases) || (buffer->scale && buffer->scale->n_leases);
+}
+
+void buffer_release(struct buffer *buffer)
+{
+    if (!buffer->n_leases && !buffer->keep && !buffer->model && !buffer->parent)
+        buffer_free(buffer);
+}

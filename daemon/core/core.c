@@ -1,0 +1,132 @@
+#include "daemon/core/core.h"
+
+#include <stdlib.h>
+
+#include "daemon/core/ledger.h"
+#include "daemon/core/names.h"
+#include "daemon/core/op.h"
+#include "daemon/core/quarantine.h"
+
+struct core *core_new(const struct core_env *env, const struct core_limits *limits)
+{
+    struct core *core = calloc(1, sizeof(*core));
+
+    if (!core)
+        return NULL;
+    core->env = *env;
+    core->limits = *limits;
+    if (events_init(&core->events) < 0) {
+        free(core);
+        return NULL;
+    }
+    struct list *lists[] = {&core->devices,  &core->accounts, &core->arenas, &core->buffers, &core->models,
+                            &core->sessions, &core->ops,      &core->timers, &core->memory_waiters};
+    for (size_t i = 0; i < sizeof(lists) / sizeof(lists[0]); i++)
+        list_init(lists[i]);
+    list_init(&core->quarantine_timer.node);
+    core->quarantine_timer.fire = quarantine_tick;
+    list_init(&core->memory_timer.node);
+    core->memory_timer.fire = extent_create_retry;
+    idmap_init(&core->ids, 1);
+    return core;
+}
+
+struct core *core_free(struct core *core)
+{
+    if (!core)
+        return NULL;
+    /* What is remembered stays remembered: the objects go, their rows and stored fds do not. */
+    core->ledger = NULL;
+    core->env.unstore = NULL;
+    core->draining = true;
+    while (!list_empty(&core->ops))
+        op_free(list_entry(list_first(&core->ops), struct op, node));
+    while (!list_empty(&core->sessions))
+        session_free(list_entry(list_first(&core->sessions), struct session, node));
+    while (!list_empty(&core->models))
+        model_free(list_entry(list_first(&core->models), struct model, node));
+    while (!list_empty(&core->buffers))
+        buffer_free(list_entry(list_first(&core->buffers), struct buffer, node));
+    while (!list_empty(&core->devices)) {
+        struct device *device = list_entry(list_first(&core->devices), struct device, node);
+        list_unlink(&device->node);
+        free(device);
+    }
+    while (!list_empty(&core->accounts)) {
+        struct account *account = list_entry(list_first(&core->accounts), struct account, node);
+        list_unlink(&account->node);
+        free(account);
+    }
+    events_clear(&core->events);
+    idmap_clear(&core->ids);
+    free(core);
+    return NULL;
+}
+
+static void ask_for_wake_up(struct core *core)
+{
+    uint64_t earliest = 0;
+
+    list_for_each(node, &core->timers) {
+        struct timer *timer = list_entry(node, struct timer, node);
+        if (!earliest || timer->at_ms < earliest)
+            earliest = timer->at_ms;
+    }
+    core->env.wake_at(core->env.context, earliest);
+}
+
+void timer_arm(struct core *core, struct timer *timer, uint64_t delay_ms)
+{
+    timer_stop(core, timer);
+    timer->at_ms = core_now(core) + delay_ms;
+    if (!timer->at_ms)
+        timer->at_ms = 1;
+    list_append(&core->timers, &timer->node);
+    ask_for_wake_up(core);
+}
+
+void timer_stop(struct core *core, struct timer *timer)
+{
+    if (!timer->at_ms)
+        return;
+    timer->at_ms = 0;
+    list_unlink(&timer->node);
+    ask_for_wake_up(core);
+}
+
+static struct timer *due_timer(struct core *core, uint64_t now)
+{
+    list_for_each(node, &core->timers) {
+        struct timer *timer = list_entry(node, struct timer, node);
+        if (timer->at_ms <= now)
+            return timer;
+    }
+    return NULL;
+}
+
+void core_tick(struct core *core)
+{
+    uint64_t now = core_now(core);
+    struct timer *timer;
+
+    /* A timer that is re-armed while firing gets a later time or fires at the next tick: no endless loop. */
+    for (unsigned fired = 0; fired < 1000 && (timer = due_timer(core, now)); fired++) {
+        timer->at_ms = 0;
+        list_unlink(&timer->node);
+        timer->fire(timer);
+    }
+    ask_for_wake_up(core);
+}
+
+void core_drain(struct core *core)
+{
+    core->draining = true;
+}
+
+bool core_is_idle(const struct core *core)
+{
+    list_for_each(node, &core->ops)
+        if (!op_has_ended(list_entry(node, struct op, node)))
+            return false;
+    return list_empty(&core->memory_waiters);
+}

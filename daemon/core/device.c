@@ -1,0 +1,76 @@
+#include "daemon/core/device.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "daemon/base/log.h"
+#include "daemon/core/arena.h"
+#include "daemon/core/buffer.h"
+#include "proto/messages.h"
+
+struct device *device_add(struct core *core, const char *uuid, const char *name, bool is_cuda,
+                          const uint64_t capacity[HBM_TIERS])
+{
+    struct device *device = calloc(1, sizeof(*device));
+
+    if (!device)
+        return NULL;
+    device->index = core->n_devices++;
+    device->is_cuda = is_cuda;
+    device->granularity = 4096;
+    snprintf(device->uuid, sizeof(device->uuid), "%s", uuid);
+    snprintf(device->name, sizeof(device->name), "%s", name);
+    memcpy(device->capacity, capacity, sizeof(device->capacity));
+    list_append(&core->devices, &device->node);
+    return device;
+}
+
+struct device *device_at(struct core *core, uint32_t index)
+{
+    if (index == WIRE_DEVICE_ANY)
+        index = 0;
+    list_for_each(node, &core->devices) {
+        struct device *device = list_entry(node, struct device, node);
+        if (device->index == index)
+            return device;
+    }
+    return NULL;
+}
+
+struct device *device_by_text(struct core *core, const char *uuid_or_index)
+{
+    char *end;
+    unsigned long index = strtoul(uuid_or_index, &end, 10);
+
+    if (*uuid_or_index && !*end && index < core->n_devices)
+        return device_at(core, (uint32_t)index);
+    list_for_each(node, &core->devices) {
+        struct device *device = list_entry(node, struct device, node);
+        if (!strcmp(device->uuid, uuid_or_index))
+            return device;
+    }
+    return NULL;
+}
+
+const char *device_state_name(enum device_state state)
+{
+    static const char *const names[] = {"starting", "ready", "drained", "failed"};
+    return names[state];
+}
+
+void device_worker_gone(struct core *core, struct device *device)
+{
+    device->worker_pid = 0;
+    list_for_each(node, &core->arenas) {
+        struct arena *arena = list_entry(node, struct arena, node);
+        if (arena->extent->device != device || arena->extent->kind != JOB_EXTENT_CUDA_IPC || arena->extent->lost)
+            continue;
+        arena->extent->lost = true;
+        core->counters.lost++;
+        struct buffer *buffer = list_entry(list_first(&arena->buffers), struct buffer, arena_node);
+        log_warning("cuda-ipc buffer %s went with its worker; those who have it mapped keep it", buffer->name ? buffer->name : "?");
+        event_emit(&core->events, "arena.lost", arena->id, buffer->name, arena->owner.listener, arena->owner.uid, 0,
+                   "cuda-ipc memory went with its worker");
+    }
+}

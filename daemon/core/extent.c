@@ -1,0 +1,295 @@
+#include "daemon/core/extent.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "daemon/base/cleanup.h"
+#include "daemon/core/ledger.h"
+
+#define DISK_GRANULARITY 4096u
+
+struct extent *extent_ref(struct extent *extent)
+{
+    extent->refs++;
+    return extent;
+}
+
+static void destroy_done(struct job *job)
+{
+    free(job);
+}
+
+/* A cuda-ipc block is no fd: its worker has to be told. Should that fail, the worker is dead and the block with it. */
+static void destroy_block(struct extent *extent)
+{
+    struct job *job = calloc(1, sizeof(*job));
+
+    if (!job)
+        return;
+    job->opcode = JOB_DESTROY;
+    job->device = extent->device->index;
+    job->request.destroy.token = extent->token;
+    job->reply_fd = -1;
+    job->done = destroy_done;
+    extent->core->env.submit(extent->core->env.context, job);
+}
+
+static void unstore(struct extent *extent)
+{
+    char name[STORE_NAME_MAX];
+
+    if (!extent->stored || !extent->core->env.unstore)
+        return;
+    extent_store_name(extent, name);
+    extent->core->env.unstore(extent->core->env.context, name);
+}
+
+static void release_room(struct core *core, struct device *device, struct account *account, enum hbm_tier tier, uint64_t size)
+{
+    device->used[tier] -= size;
+    account_release_bytes(account, tier, size);
+    if (!list_empty(&core->memory_waiters))
+        timer_arm(core, &core->memory_timer, 0);
+}
+
+struct extent *extent_unref(struct extent *extent)
+{
+    if (!extent || --extent->refs)
+        return NULL;
+    struct core *core = extent->core;
+    ledger_drop(core, extent->id);
+    unstore(extent);
+    if (extent->kind == JOB_EXTENT_CUDA_IPC && !extent->lost && extent->device->worker_pid && core->env.unstore)
+        destroy_block(extent);
+    fd_close(extent->fd);
+    idmap_remove(&core->ids, extent->id);
+    struct extent gone = *extent;
+    free(extent);
+    release_room(core, gone.device, gone.account, gone.tier, gone.size);
+    return NULL;
+}
+
+void extent_describe(const struct extent *extent, struct job *job, struct job_extent *wire)
+{
+    *wire = (struct job_extent){.kind = extent->kind, .size = extent->size, .token = extent->token};
+    if (extent->fd >= 0)
+        job->fds[job->n_fds++] = extent->fd;
+}
+
+void extent_store_name(const struct extent *extent, char name[STORE_NAME_MAX])
+{
+    snprintf(name, STORE_NAME_MAX, "x-%016" PRIx64 "-%" PRIu32 "-%" PRIu64, extent->id, extent->account->owner.uid, extent->size);
+}
+
+static struct extent *extent_new(struct core *core, struct device *device, struct account *account, enum hbm_tier tier,
+                                 enum job_extent_kind kind, uint64_t size)
+{
+    struct extent *extent = calloc(1, sizeof(*extent));
+
+    if (!extent)
+        return NULL;
+    *extent = (struct extent){.refs = 1, .core = core, .device = device, .account = account, .tier = tier, .kind = kind, .size = size, .fd = -1};
+    return extent;
+}
+
+/* ---- Creating ---- */
+
+/* Room in the device's tier and in the account, both or neither. */
+static int take_room(struct extent_create *create)
+{
+    struct device *device = create->device;
+    uint64_t capacity = device->capacity[create->tier];
+
+    if (create->size > capacity) {
+        snprintf(create->detail, sizeof(create->detail), "%" PRIu64 " bytes, the %s tier of %s has %" PRIu64 " in all", create->size,
+                 hbm_tier_name(create->tier), device->uuid, capacity);
+        return HBM_E_TOO_LARGE;
+    }
+    if (device->used[create->tier] > capacity - create->size) {
+        snprintf(create->detail, sizeof(create->detail), "%" PRIu64 " bytes, the %s tier of %s has %" PRIu64 " of %" PRIu64 " free", create->size,
+                 hbm_tier_name(create->tier), device->uuid, capacity - device->used[create->tier], capacity);
+        return HBM_E_NO_MEMORY;
+    }
+    int error = account_charge_bytes(create->core, create->account, create->tier, create->size, create->detail);
+    if (error)
+        return error;
+    device->used[create->tier] += create->size;
+    return 0;
+}
+
+static void create_end(struct extent_create *create, int error)
+{
+    timer_stop(create->core, &create->timer);
+    list_unlink(&create->node);
+    create->error = error;
+    create->done(create);
+}
+
+static void create_fail(struct extent_create *create, int error)
+{
+    struct core *core = create->core;
+    struct device *device = create->device;
+    struct account *account = create->account;
+    enum hbm_tier tier = create->tier;
+    uint64_t size = create->size;
+
+    create_end(create, error);
+    release_room(core, device, account, tier, size);
+}
+
+static void create_stored(struct store_request *request)
+{
+    struct extent_create *create = container_of(request, struct extent_create, store);
+
+    create->extent->stored = true;
+    if (create->cancelled) {
+        create->extent = extent_unref(create->extent);
+        create_end(create, HBM_E_CANCELLED);
+        return;
+    }
+    ledger_put_extent(create->core, create->extent);
+    create_end(create, 0);
+}
+
+static void create_made(struct job *job)
+{
+    struct extent_create *create = container_of(job, struct extent_create, job);
+    _cleanup_fd_ int fd = TAKE_FD(job->reply_fd);
+
+    if (job->error) {
+        memcpy(create->detail, job->detail, sizeof(create->detail));
+        create_fail(create, job->error);
+        return;
+    }
+    /* The size is ours to the byte: an import maps at no other. Anything else than what was asked is a worker's bug. */
+    if (job->reply.create.size != create->size || (fd < 0) != (create->kind == JOB_EXTENT_CUDA_IPC)) {
+        snprintf(create->detail, sizeof(create->detail), "the worker made %" PRIu64 " bytes instead of %" PRIu64,
+                 job->reply.create.size, create->size);
+        create_fail(create, HBM_E_INTERNAL);
+        return;
+    }
+    struct extent *extent = extent_new(create->core, create->device, create->account, create->tier, create->kind, create->size);
+    uint64_t id = extent ? idmap_add(&create->core->ids, ID_EXTENT, extent) : 0;
+    if (!id) {
+        free(extent);
+        snprintf(create->detail, sizeof(create->detail), "the owner is out of memory for its own tables");
+        create_fail(create, HBM_E_NO_MEMORY);
+        return;
+    }
+    extent->id = id;
+    extent->fd = TAKE_FD(fd);
+    extent->token = job->reply.create.token;
+    memcpy(extent->ipc_handle, job->reply.create.ipc_handle, sizeof(extent->ipc_handle));
+    create->extent = extent;
+    if (create->cancelled) {
+        create->extent = extent_unref(extent);
+        create_end(create, HBM_E_CANCELLED);
+        return;
+    }
+    if (extent->fd < 0) { /* cuda-ipc dies with its worker: nothing could be kept */
+        ledger_put_extent(create->core, extent);
+        create_end(create, 0);
+        return;
+    }
+    create->store.fd = extent->fd;
+    create->store.done = create_stored;
+    extent_store_name(extent, create->store.name);
+    create->core->env.store(create->core->env.context, &create->store);
+}
+
+static void submit_create(struct extent_create *create)
+{
+    create->job = (struct job){.opcode = JOB_CREATE, .device = create->device->index, .done = create_made, .reply_fd = -1};
+    create->job.request.create.size = create->size;
+    create->job.request.create.kind = create->kind;
+    create->core->env.submit(create->core->env.context, &create->job);
+}
+
+static void create_waited_out(struct timer *timer)
+{
+    create_end(container_of(timer, struct extent_create, timer), HBM_E_NO_MEMORY);
+}
+
+void extent_create_start(struct extent_create *create)
+{
+    uint64_t grain = create->tier == HBM_TIER_DISK ? DISK_GRANULARITY : create->device->granularity;
+
+    list_init(&create->node);
+    list_init(&create->timer.node);
+    create->timer.at_ms = 0;
+    create->timer.fire = create_waited_out;
+    create->extent = NULL;
+    create->cancelled = false;
+    create->error = 0;
+    create->detail[0] = 0;
+    if (create->size > UINT64_MAX - grain) {
+        snprintf(create->detail, sizeof(create->detail), "%" PRIu64 " bytes", create->size);
+        create_end(create, HBM_E_TOO_LARGE);
+        return;
+    }
+    create->size = (create->size + grain - 1) / grain * grain;
+    if (create->size == 0) /* an empty buffer still needs an arena that can be mapped */
+        create->size = grain;
+    int error = take_room(create);
+    if (error == HBM_E_NO_MEMORY && create->wait_ms) {
+        list_append(&create->core->memory_waiters, &create->node);
+        timer_arm(create->core, &create->timer, create->wait_ms);
+    } else if (error) {
+        create_end(create, error);
+    } else {
+        submit_create(create);
+    }
+}
+
+void extent_create_cancel(struct extent_create *create)
+{
+    bool waits_for_memory = create->timer.at_ms != 0;
+
+    create->cancelled = true;
+    if (waits_for_memory) {
+        snprintf(create->detail, sizeof(create->detail), "cancelled while waiting for memory");
+        create_end(create, HBM_E_CANCELLED);
+    }
+}
+
+void extent_create_retry(struct timer *timer)
+{
+    struct core *core = container_of(timer, struct core, memory_timer);
+
+    list_for_each_safe(node, &core->memory_waiters) {
+        struct extent_create *create = list_entry(node, struct extent_create, node);
+        int error = take_room(create);
+        if (error == HBM_E_NO_MEMORY)
+            continue;
+        timer_stop(core, &create->timer);
+        list_unlink(&create->node);
+        if (!error) {
+            submit_create(create);
+            continue;
+        }
+        create_end(create, error);
+        timer_arm(core, &core->memory_timer, 0); /* done may have changed the list: start again */
+        return;
+    }
+}
+
+struct extent *extent_adopt(struct core *core, uint64_t id, struct device *device, struct owner owner, enum hbm_tier tier,
+                            enum job_extent_kind kind, uint64_t size, int fd)
+{
+    struct account *account = account_of(core, owner);
+    struct extent *extent = account ? extent_new(core, device, account, tier, kind, size) : NULL;
+
+    if (!extent || idmap_put(&core->ids, id, extent) < 0) {
+        free(extent);
+        return NULL;
+    }
+    extent->id = id;
+    extent->fd = fd;
+    extent->stored = fd >= 0;
+    extent->lost = fd < 0;
+    device->used[tier] += size;
+    account->bytes[tier] += size;
+    return extent;
+}

@@ -1,0 +1,204 @@
+#include "daemon/core/lease.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "daemon/base/cleanup.h"
+#include "daemon/core/ledger.h"
+#include "daemon/core/residency.h"
+
+static struct mapping *mapping_find(struct session *session, struct arena *arena, enum hbm_access access)
+{
+    list_for_each(node, &arena->mappings) {
+        struct mapping *mapping = list_entry(node, struct mapping, arena_node);
+        if (mapping->session == session && mapping->access == access)
+            return mapping;
+    }
+    return NULL;
+}
+
+static bool take_slot(struct session *session, uint32_t *slot)
+{
+    for (uint32_t i = 0; i < LOCKWORD_SLOTS; i++) {
+        uint32_t at = (session->slot_hint + i) % LOCKWORD_SLOTS;
+        if (session->slots[at])
+            continue;
+        session->slot_hint = at + 1;
+        *slot = at;
+        atomic_store(&session->words[at], 0);
+        return true;
+    }
+    return false;
+}
+
+/* The session's mapping of the arena, counted for one more lease. */
+static struct mapping *mapping_use(struct session *session, struct arena *arena, enum hbm_access access, bool unlocked,
+                                   int *error, char *detail)
+{
+    struct mapping *mapping = mapping_find(session, arena, access);
+
+    if (!mapping) {
+        mapping = calloc(1, sizeof(*mapping));
+        if (!mapping || !take_slot(session, &mapping->slot)) {
+            snprintf(detail, HBM_DETAIL_MAX, "a session can map %u arenas at once", LOCKWORD_SLOTS);
+            *error = mapping ? HBM_E_LIMIT : HBM_E_NO_MEMORY;
+            free(mapping);
+            return NULL;
+        }
+        mapping->session = session;
+        mapping->arena = arena;
+        mapping->access = access;
+        mapping->extent = extent_ref(arena->extent);
+        session->slots[mapping->slot] = mapping;
+        list_append(&session->mappings, &mapping->session_node);
+        list_append(&arena->mappings, &mapping->arena_node);
+    }
+    mapping->n_leases++;
+    if (!unlocked)
+        mapping_arrives(mapping);
+    arena->locked_ms = core_now(session->core);
+    return mapping;
+}
+
+void mapping_arrives(struct mapping *mapping)
+{
+    if (mapping->arena && mapping->extent != mapping->arena->extent) {
+        extent_ref(mapping->arena->extent);
+        extent_unref(mapping->extent);
+        mapping->extent = mapping->arena->extent;
+    }
+    mapping->present = true;
+}
+
+static void mapping_unuse(struct mapping *mapping)
+{
+    struct arena *arena = mapping->arena;
+
+    if (--mapping->n_leases)
+        return;
+    mapping->session->slots[mapping->slot] = NULL;
+    list_unlink(&mapping->session_node);
+    list_unlink(&mapping->arena_node);
+    extent_unref(mapping->extent);
+    free(mapping);
+    if (arena)
+        reclaim_check(arena);
+}
+
+void mapping_retire(struct mapping *mapping)
+{
+    list_unlink(&mapping->arena_node);
+    mapping->arena = NULL;
+}
+
+struct mapping *mapping_by_slot(struct session *session, uint32_t slot)
+{
+    return slot < LOCKWORD_SLOTS ? session->slots[slot] : NULL;
+}
+
+static struct lease *lease_alloc(struct session *session, enum hbm_access access, uint32_t n_arenas, int *error, char *detail)
+{
+    struct lease *lease = calloc(1, sizeof(*lease) + n_arenas * sizeof(lease->mappings[0]));
+
+    if (lease)
+        lease->id = idmap_add(&session->core->ids, ID_LEASE, lease);
+    if (!lease || !lease->id) {
+        snprintf(detail, HBM_DETAIL_MAX, "the owner is out of memory for its own tables");
+        *error = HBM_E_NO_MEMORY;
+        free(lease);
+        return NULL;
+    }
+    lease->session = session;
+    lease->access = access;
+    list_append(&session->leases, &lease->node);
+    session->core->n_leases++;
+    return lease;
+}
+
+static void drop_mappings(struct lease *lease)
+{
+    while (lease->n_mappings)
+        mapping_unuse(lease->mappings[--lease->n_mappings]);
+}
+
+static void lease_forget(struct lease *lease)
+{
+    struct core *core = lease->session->core;
+
+    list_unlink(&lease->node);
+    core->n_leases--;
+    ledger_drop(core, lease->id);
+    idmap_remove(&core->ids, lease->id);
+    free(lease);
+}
+
+struct lease *lease_new_buffer(struct session *session, struct buffer *buffer, enum hbm_access access, bool unlocked,
+                               int *error, char *detail)
+{
+    struct lease *lease = lease_alloc(session, access, 1, error, detail);
+
+    if (!lease)
+        return NULL;
+    lease->mappings[0] = mapping_use(session, buffer->arena, access, unlocked, error, detail);
+    if (!lease->mappings[0]) {
+        lease_forget(lease);
+        return NULL;
+    }
+    lease->n_mappings = 1;
+    lease->buffer = buffer;
+    buffer->n_leases++;
+    session_remember(session, buffer->id);
+    ledger_put_lease(session->core, lease);
+    return lease;
+}
+
+struct lease *lease_new_model(struct session *session, struct model *model, enum hbm_access access, bool unlocked,
+                              int *error, char *detail)
+{
+    _cleanup_free_ struct arena **arenas = model_arenas(model);
+    struct lease *lease = arenas ? lease_alloc(session, access, model->n_arenas, error, detail) : NULL;
+
+    if (!lease) {
+        *error = HBM_E_NO_MEMORY;
+        return NULL;
+    }
+    for (uint32_t i = 0; i < model->n_arenas; i++) {
+        struct mapping *mapping = mapping_use(session, arenas[i], access, unlocked, error, detail);
+        if (!mapping) {
+            drop_mappings(lease);
+            lease_forget(lease);
+            return NULL;
+        }
+        lease->mappings[lease->n_mappings++] = mapping;
+    }
+    lease->model = model;
+    model->n_leases++;
+    ledger_put_lease(session->core, lease);
+    return lease;
+}
+
+struct lease *lease_free(struct lease *lease)
+{
+    struct buffer *buffer = lease->buffer;
+    struct model *model = lease->model;
+    bool half_built = lease->builder && model && model->state == MODEL_BUILDING;
+
+    drop_mappings(lease);
+    lease_forget(lease);
+    if (buffer) {
+        buffer->n_leases--;
+        buffer_release(buffer);
+    }
+    if (model) {
+        model->n_leases--;
+        if (half_built)
+            model_unlist(model);
+        model_release(model);
+    }
+    return NULL;
+}
+
+struct lease *lease_get(struct core *core, uint64_t id)
+{
+    return idmap_get(&core->ids, id, ID_LEASE);
+}

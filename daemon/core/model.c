@@ -1,0 +1,158 @@
+#include "daemon/core/model.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "daemon/base/cleanup.h"
+#include "daemon/core/ledger.h"
+#include "daemon/core/names.h"
+
+const char *model_state_name(enum model_state state)
+{
+    return state == MODEL_BUILDING ? "building" : "sealed";
+}
+
+struct model *model_get(struct core *core, uint64_t id)
+{
+    return idmap_get(&core->ids, id, ID_MODEL);
+}
+
+struct model *model_new(struct core *core, struct owner owner, bool shared, uint32_t mode, const char *name, const char *key)
+{
+    struct model *model = calloc(1, sizeof(*model));
+    uint64_t id = model ? idmap_add(&core->ids, ID_MODEL, model) : 0;
+
+    if (!id) {
+        free(model);
+        return NULL;
+    }
+    model->id = id;
+    model->core = core;
+    model->owner = owner;
+    model->shared = shared;
+    model->mode = mode;
+    model->metadata_fd = -1;
+    snprintf(model->name, sizeof(model->name), "%s", name);
+    snprintf(model->key, sizeof(model->key), "%s", key);
+    list_init(&model->buffers);
+    list_init(&model->waiters);
+    list_append(&core->models, &model->node);
+    core->n_models++;
+    return model;
+}
+
+void model_wake_waiters(struct model *model)
+{
+    struct list *node;
+
+    while ((node = list_first(&model->waiters))) {
+        list_unlink(node);
+        struct model_wait *wait = list_entry(node, struct model_wait, node);
+        wait->ready(wait);
+    }
+}
+
+void model_unlist(struct model *model)
+{
+    if (!model->listed)
+        return;
+    names_remove(&model->core->model_names, model->shared ? OWNER_SHARED : model->owner, model->name);
+    model->listed = false;
+    list_for_each(node, &model->buffers) {
+        struct buffer *buffer = list_entry(node, struct buffer, model_node);
+        buffer_unlist(buffer);
+        if (buffer->scale)
+            buffer_unlist(buffer->scale);
+    }
+    model_wake_waiters(model);
+}
+
+int model_list(struct model *model, char *detail)
+{
+    int error = names_add(&model->core->model_names, model->shared ? OWNER_SHARED : model->owner, model->name, model);
+
+    if (error) {
+        snprintf(detail, HBM_DETAIL_MAX, "model %.200s", model->name);
+        return error == -EEXIST ? HBM_E_EXISTS : HBM_E_NO_MEMORY;
+    }
+    model->listed = true;
+    list_for_each(node, &model->buffers) {
+        struct buffer *buffer = list_entry(node, struct buffer, model_node);
+        error = buffer_list(buffer, detail);
+        if (!error && buffer->scale)
+            error = buffer_list(buffer->scale, detail);
+        if (error) {
+            model_unlist(model);
+            return error;
+        }
+    }
+    return 0;
+}
+
+static void drop_metadata(struct model *model)
+{
+    char name[STORE_NAME_MAX];
+
+    if (model->metadata_fd < 0)
+        return;
+    snprintf(name, sizeof(name), "m-%016" PRIx64, model->id);
+    if (model->core->env.unstore)
+        model->core->env.unstore(model->core->env.context, name);
+    model->metadata_fd = fd_close(model->metadata_fd);
+}
+
+struct model *model_free(struct model *model)
+{
+    struct core *core = model->core;
+
+    model_unlist(model);
+    while (!list_empty(&model->buffers))
+        buffer_free(list_entry(list_first(&model->buffers), struct buffer, model_node));
+    drop_metadata(model);
+    list_unlink(&model->node);
+    core->n_models--;
+    ledger_drop(core, model->id);
+    idmap_remove(&core->ids, model->id);
+    model_wake_waiters(model);
+    free(model);
+    return NULL;
+}
+
+void model_release(struct model *model)
+{
+    if (!model->n_leases && !model->listed)
+        model_free(model);
+}
+
+struct arena **model_arenas(const struct model *model)
+{
+    struct arena **arenas = calloc(model->n_arenas + 1, sizeof(*arenas));
+    uint32_t n = 0;
+
+    if (!arenas)
+        return NULL;
+    list_for_each(node, &model->buffers) {
+        struct arena *arena = list_entry(node, struct buffer, model_node)->arena;
+        uint32_t i = n;
+        /* Groups follow each other in a table, so the arena is almost always the last one seen. */
+        while (i && arenas[i - 1] != arena)
+            i--;
+        if (!i && n < model->n_arenas)
+            arenas[n++] = arena;
+    }
+    return arenas;
+}
+
+void model_bytes(const struct model *model, uint64_t bytes[HBM_TIERS])
+{
+    memset(bytes, 0, HBM_TIERS * sizeof(*bytes));
+    list_for_each(node, &model->buffers) {
+        const struct buffer *buffer = list_entry(node, struct buffer, model_node);
+        bytes[arena_tier(buffer->arena)] += buffer->size;
+        if (buffer->scale)
+            bytes[arena_tier(buffer->arena)] += buffer->scale->size;
+    }
+}

@@ -1,0 +1,343 @@
+#include "daemon/core/model_build.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+#include "daemon/base/cleanup.h"
+#include "daemon/core/ledger.h"
+#include "daemon/core/names.h"
+#include "proto/memfd.h"
+
+struct build {
+    struct core *core;
+    struct call *call;
+    struct model *model;
+    struct table table; /* into bytes */
+    void *bytes;
+    uint64_t *offsets;  /* of each buffer in its arena */
+    struct extent_create *creates;
+    struct store_request store_metadata;
+    size_t waiting; /* creates and stores under way, plus one while they are being started */
+    int error;
+    char detail[HBM_DETAIL_MAX];
+};
+
+static void build_free(struct build *build)
+{
+    for (uint32_t i = 0; build->creates && i < build->table.header->n_arenas; i++)
+        extent_unref(build->creates[i].extent);
+    free(build->creates);
+    free(build->offsets);
+    free(build->bytes);
+    free(build);
+}
+
+static void give_up(struct build *build, int error, const char *detail)
+{
+    model_free(build->model);
+    call_refuse(build->call, error, "%s", detail);
+    build_free(build);
+}
+
+/* ---- The table against the rules ---- */
+
+static int by_name(const void *left, const void *right, void *strings)
+{
+    const struct table_buffer *const *a = left, *const *b = right;
+
+    return strcmp((const char *)strings + (*a)->name, (const char *)strings + (*b)->name);
+}
+
+static int check_names(const struct table *table, const char *model, char *detail)
+{
+    uint32_t n = table->header->n_buffers;
+    _cleanup_free_ const struct table_buffer **sorted = calloc(n + 1, sizeof(*sorted));
+    const char *why;
+
+    if (!sorted) {
+        snprintf(detail, HBM_DETAIL_MAX, "the owner is out of memory for its own tables");
+        return HBM_E_NO_MEMORY;
+    }
+    for (uint32_t i = 0; i < n; i++) {
+        char full[2 * HBM_NAME_MAX];
+        const char *name = table->strings + table->buffers[i].name;
+        snprintf(full, sizeof(full), "%s/%s", model, name);
+        if (!name_is_valid(full, &why)) {
+            snprintf(detail, HBM_DETAIL_MAX, "tensor %.100s: %s", name, why);
+            return HBM_E_INVALID;
+        }
+        sorted[i] = &table->buffers[i];
+    }
+    qsort_r(sorted, n, sizeof(*sorted), by_name, (void *)table->strings);
+    for (uint32_t i = 1; i < n; i++) {
+        if (by_name(&sorted[i - 1], &sorted[i], (void *)table->strings) == 0) {
+            snprintf(detail, HBM_DETAIL_MAX, "two tensors are named %.200s", table->strings + sorted[i]->name);
+            return HBM_E_INVALID;
+        }
+    }
+    return 0;
+}
+
+/* Places the buffers of each arena one after the other, aligned; sizes[] gets the arenas' sizes. */
+static int place(const struct table *table, uint64_t *offsets, uint64_t *sizes, char *detail)
+{
+    for (uint32_t i = 0; i < table->header->n_buffers; i++) {
+        const struct table_buffer *row = &table->buffers[i];
+        uint64_t *end = &sizes[row->arena];
+        if (row->encoding.codec != HBM_CODEC_RAW) {
+            snprintf(detail, HBM_DETAIL_MAX, "tensor %.200s: a publisher's tensors are raw", table->strings + row->name);
+            return HBM_E_INVALID;
+        }
+        offsets[i] = (*end + HBM_ALIGN - 1) / HBM_ALIGN * HBM_ALIGN;
+        if (offsets[i] < *end || __builtin_add_overflow(offsets[i], row->size, end)) {
+            snprintf(detail, HBM_DETAIL_MAX, "the size of group %.100s overflows 64 bits", table->strings + table->arenas[row->arena].group);
+            return HBM_E_INVALID;
+        }
+    }
+    return 0;
+}
+
+static uint64_t layout_hash(const struct table *table)
+{
+    XXH3_state_t state;
+
+    XXH3_64bits_reset(&state);
+    for (uint32_t i = 0; i < table->header->n_buffers; i++) {
+        const struct table_buffer *row = &table->buffers[i];
+        const char *name = table->strings + row->name, *group = table->strings + table->arenas[row->arena].group;
+        uint32_t form[2] = {row->dtype, row->rank};
+        XXH3_64bits_update(&state, name, strlen(name) + 1);
+        XXH3_64bits_update(&state, group, strlen(group) + 1);
+        XXH3_64bits_update(&state, form, sizeof(form));
+        XXH3_64bits_update(&state, row->dims, row->rank * sizeof(row->dims[0]));
+    }
+    return XXH3_64bits_digest(&state);
+}
+
+/* ---- The memory ---- */
+
+/* arenas[i] takes the extent of group i. Those made before a failure stay in the array. */
+static int make_arenas(struct build *build, struct arena **arenas)
+{
+    const struct table *table = &build->table;
+    struct model *model = build->model;
+
+    for (uint32_t i = 0; i < table->header->n_arenas; i++) {
+        arenas[i] = arena_new(build->core, model->owner, model->shared, model->mode, HBM_HANDLE_FD,
+                              table->strings + table->arenas[i].group, build->creates[i].extent);
+        if (!arenas[i]) {
+            snprintf(build->detail, sizeof(build->detail), "the owner is out of memory for its own tables");
+            return HBM_E_NO_MEMORY;
+        }
+        build->creates[i].extent = NULL; /* the arena's now */
+    }
+    return 0;
+}
+
+static int make_buffers(struct build *build, struct arena **arenas)
+{
+    const struct table *table = &build->table;
+    struct model *model = build->model;
+    char name[2 * HBM_NAME_MAX];
+    int error = 0;
+
+    for (uint32_t i = 0; i < table->header->n_buffers; i++) {
+        const struct table_buffer *row = &table->buffers[i];
+        snprintf(name, sizeof(name), "%s/%s", model->name, table->strings + row->name);
+        struct buffer_spec spec = {.name = name,
+                                   .unlisted = !model->listed,
+                                   .dtype = row->dtype,
+                                   .rank = row->rank,
+                                   .dims = row->dims,
+                                   .offset = build->offsets[i],
+                                   .size = row->size};
+        struct buffer *buffer = buffer_new(arenas[row->arena], &spec, &error, build->detail);
+        if (!buffer)
+            return error;
+        buffer->model = model;
+        list_append(&model->buffers, &buffer->model_node);
+        model->n_buffers++;
+    }
+    return 0;
+}
+
+static int make_contents(struct build *build)
+{
+    uint32_t n = build->table.header->n_arenas;
+    _cleanup_free_ struct arena **arenas = calloc(n + 1, sizeof(*arenas));
+    int error = arenas ? make_arenas(build, arenas) : HBM_E_NO_MEMORY;
+
+    if (!error)
+        error = make_buffers(build, arenas);
+    /* A group without buffers is nothing that anyone could keep. */
+    for (uint32_t i = 0; arenas && i < n && arenas[i]; i++) {
+        if (list_empty(&arenas[i]->buffers))
+            arena_free(arenas[i]);
+        else
+            build->model->n_arenas++;
+    }
+    return error;
+}
+
+static void built(struct build *build)
+{
+    struct call *call = build->call;
+    int error = build->error;
+
+    if (!error && !call->session) {
+        error = HBM_E_DISCONNECTED;
+        snprintf(build->detail, sizeof(build->detail), "the session went away");
+    }
+    if (!error)
+        error = make_contents(build);
+    struct lease *lease = error ? NULL : lease_new_model(call->session, build->model, HBM_RW, false, &error, build->detail);
+    if (!lease) {
+        give_up(build, error, build->detail);
+        return;
+    }
+    lease->builder = true;
+    build->model->builder_lease = lease->id;
+    event_emit(&build->core->events, "model.building", build->model->id, build->model->name, build->model->owner.listener,
+               build->model->owner.uid, call->session->pid, "%u buffers in %u groups", build->model->n_buffers, build->model->n_arenas);
+    call_done(call, lease);
+    build_free(build);
+}
+
+static void one_done(struct build *build)
+{
+    if (!--build->waiting)
+        built(build);
+}
+
+static void created(struct extent_create *create)
+{
+    struct build *build = create->context;
+
+    if (create->error && !build->error) {
+        build->error = create->error;
+        memcpy(build->detail, create->detail, sizeof(build->detail));
+    }
+    one_done(build);
+}
+
+static void metadata_stored(struct store_request *request)
+{
+    one_done(container_of(request, struct build, store_metadata));
+}
+
+static int keep_metadata(struct build *build)
+{
+    const struct table *table = &build->table;
+    struct model *model = build->model;
+
+    if (!table->header->metadata_bytes)
+        return 0;
+    model->metadata_fd = memfd_sealed("hbm-metadata", table->metadata, table->header->metadata_bytes);
+    if (model->metadata_fd < 0) {
+        model->metadata_fd = -1;
+        snprintf(build->detail, sizeof(build->detail), "the owner cannot keep the model's metadata");
+        return HBM_E_NO_MEMORY;
+    }
+    model->metadata_bytes = (uint32_t)table->header->metadata_bytes;
+    build->store_metadata.fd = model->metadata_fd;
+    build->store_metadata.done = metadata_stored;
+    snprintf(build->store_metadata.name, STORE_NAME_MAX, "m-%016" PRIx64, model->id);
+    build->waiting++;
+    build->core->env.store(build->core->env.context, &build->store_metadata);
+    return 0;
+}
+
+static void start_creates(struct build *build, struct device *device, const uint64_t *sizes)
+{
+    for (uint32_t i = 0; i < build->table.header->n_arenas; i++) {
+        build->creates[i] = (struct extent_create){.core = build->core,
+                                                   .device = device,
+                                                   .account = build->call->session->account,
+                                                   .tier = HBM_TIER_DEVICE,
+                                                   .kind = JOB_EXTENT_DEVICE,
+                                                   .size = sizes[i],
+                                                   .wait_ms = build->core->limits.memory_wait_ms,
+                                                   .done = created,
+                                                   .context = build};
+        build->waiting++;
+        extent_create_start(&build->creates[i]);
+    }
+}
+
+static struct build *build_new(struct core *core, struct call *call, const struct publish_args *args, bool listed)
+{
+    const struct table_header *header = args->table.header;
+    struct build *build = calloc(1, sizeof(*build));
+    size_t size = (size_t)((const char *)args->table.metadata - (const char *)header) + header->metadata_bytes;
+    const char *why;
+
+    if (!build)
+        return NULL;
+    build->core = core;
+    build->call = call;
+    build->bytes = malloc(size);
+    build->offsets = calloc(header->n_buffers + 1, sizeof(*build->offsets));
+    build->creates = calloc(header->n_arenas + 1, sizeof(*build->creates));
+    build->model = model_new(core, call->who.owner, args->flags & WIRE_SHARED, args->mode, args->name, args->key);
+    if (build->bytes) {
+        memcpy(build->bytes, header, size);
+        table_open(&build->table, build->bytes, size, &why);
+    }
+    char ignored[HBM_DETAIL_MAX];
+    if (build->bytes && build->offsets && build->creates && build->model && (!listed || !model_list(build->model, ignored))) {
+        build->model->layout_hash = layout_hash(&build->table);
+        return build;
+    }
+    if (build->model)
+        model_free(build->model);
+    free(build->creates);
+    free(build->offsets);
+    free(build->bytes);
+    free(build);
+    return NULL;
+}
+
+void model_build(struct core *core, struct call *call, const struct publish_args *args, bool listed)
+{
+    struct device *device = device_at(core, args->device);
+    _cleanup_free_ uint64_t *sizes = calloc(args->table.header->n_arenas + 1, sizeof(*sizes));
+    char detail[HBM_DETAIL_MAX] = "";
+    int error = check_names(&args->table, args->name, detail);
+
+    if (!device || device->state != DEVICE_READY) {
+        call_refuse(call, HBM_E_NO_DEVICE, "device %s", device ? device_state_name(device->state) : "of that index");
+        return;
+    }
+    struct build *build = error || !sizes ? NULL : build_new(core, call, args, listed);
+    if (!build) {
+        call_refuse(call, error ? error : HBM_E_NO_MEMORY, "%s", error ? detail : "the owner is out of memory for its own tables");
+        return;
+    }
+    error = place(&build->table, build->offsets, sizes, build->detail);
+    build->waiting = 1;
+    if (!error)
+        error = keep_metadata(build);
+    if (error)
+        build->error = error;
+    else
+        start_creates(build, device, sizes);
+    one_done(build);
+}
+
+void model_remember(struct model *model)
+{
+    struct arena *last = NULL;
+
+    ledger_put_model(model->core, model);
+    list_for_each(node, &model->buffers) {
+        struct buffer *buffer = list_entry(node, struct buffer, model_node);
+        if (buffer->arena != last)
+            ledger_put_arena(model->core, buffer->arena);
+        last = buffer->arena;
+        ledger_put_buffer(model->core, buffer);
+    }
+}

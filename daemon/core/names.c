@@ -1,0 +1,179 @@
+#include "daemon/core/names.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <search.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "daemon/core/model.h"
+
+struct name_node {
+    struct owner scope;
+    const char *name;
+    void *object;
+};
+
+static int compare(const void *left, const void *right)
+{
+    const struct name_node *a = left, *b = right;
+
+    if (a->scope.listener != b->scope.listener)
+        return a->scope.listener < b->scope.listener ? -1 : 1;
+    if (a->scope.uid != b->scope.uid)
+        return a->scope.uid < b->scope.uid ? -1 : 1;
+    return strcmp(a->name, b->name);
+}
+
+int names_add(void **root, struct owner scope, const char *name, void *object)
+{
+    struct name_node *node = malloc(sizeof(*node));
+    struct name_node **found;
+
+    if (!node)
+        return -ENOMEM;
+    *node = (struct name_node){scope, name, object};
+    found = tsearch(node, root, compare);
+    if (found && *found == node)
+        return 0;
+    free(node);
+    return found ? -EEXIST : -ENOMEM;
+}
+
+void names_remove(void **root, struct owner scope, const char *name)
+{
+    struct name_node key = {scope, name, NULL};
+    struct name_node **found = tfind(&key, root, compare);
+
+    if (!found)
+        return;
+    struct name_node *node = *found;
+    tdelete(&key, root, compare);
+    free(node);
+}
+
+void *names_find(void *const *root, struct owner scope, const char *name)
+{
+    struct name_node key = {scope, name, NULL};
+    struct name_node **found = tfind(&key, root, compare);
+
+    return found ? (*found)->object : NULL;
+}
+
+/* "~UID/rest": the owner named, and where the rest begins; false if it is not of that form. */
+static bool split_foreign(const char *name, uint32_t listener, struct owner *owner, const char **rest)
+{
+    char *end;
+
+    if (name[0] != '~' || name[1] < '0' || name[1] > '9')
+        return false;
+    unsigned long uid = strtoul(name + 1, &end, 10);
+    if (*end != '/' || uid >= UINT32_MAX)
+        return false;
+    *owner = (struct owner){listener, (uint32_t)uid};
+    *rest = end + 1;
+    return true;
+}
+
+void *names_resolve(void *const *root, const struct principal *who, const char *name)
+{
+    struct owner other;
+    const char *rest;
+    void *object;
+
+    if (split_foreign(name, who->owner.listener, &other, &rest))
+        return names_find(root, other, rest);
+    object = names_find(root, who->owner, name);
+    return object ? object : names_find(root, OWNER_SHARED, name);
+}
+
+/* Strict UTF-8 without surrogates; returns the bytes of one character, 0 if it is none. */
+static size_t utf8_length(const unsigned char *s)
+{
+    size_t n = s[0] < 0x80 ? 1 : s[0] < 0xc2 ? 0 : s[0] < 0xe0 ? 2 : s[0] < 0xf0 ? 3 : s[0] < 0xf5 ? 4 : 0;
+
+    for (size_t i = 1; i < n; i++)
+        if ((s[i] & 0xc0) != 0x80)
+            return 0;
+    if (n == 3 && ((s[0] == 0xe0 && s[1] < 0xa0) || (s[0] == 0xed && s[1] > 0x9f)))
+        return 0;
+    if (n == 4 && ((s[0] == 0xf0 && s[1] < 0x90) || (s[0] == 0xf4 && s[1] > 0x8f)))
+        return 0;
+    return n;
+}
+
+static bool component_is_sound(const char *start, size_t size)
+{
+    return size && !(size == 1 && start[0] == '.') && !(size == 2 && start[0] == '.' && start[1] == '.');
+}
+
+static bool refuse(const char **why, const char *sentence)
+{
+    *why = sentence;
+    return false;
+}
+
+bool name_is_valid(const char *name, const char **why)
+{
+    const char *component = name;
+
+    if (!*name)
+        return refuse(why, "a name may not be empty");
+    if (strlen(name) >= HBM_NAME_MAX)
+        return refuse(why, "a name may have 255 bytes at most");
+    if (*name == '~')
+        return refuse(why, "a name may not begin with '~', which means another owner");
+    for (const char *at = name;;) {
+        if (*at == '/' || !*at) {
+            if (!component_is_sound(component, (size_t)(at - component)))
+                return refuse(why, "a name may not have empty, '.' or '..' components");
+            component = at + 1;
+        }
+        if (!*at)
+            return true;
+        size_t length = utf8_length((const unsigned char *)at);
+        if (!length)
+            return refuse(why, "a name must be valid UTF-8");
+        if ((unsigned char)*at < 0x20 || *at == 0x7f)
+            return refuse(why, "a name may not have control characters");
+        if (strchr("*?[", *at))
+            return refuse(why, "a name may not have '*', '?' or '[', which are for patterns");
+        if (*at == ':' && component == name)
+            return refuse(why, "a name may not have ':' before its first '/', which is for selectors");
+        at += length;
+    }
+}
+
+bool model_name_is_valid(const char *name, const char **why)
+{
+    if (!name_is_valid(name, why))
+        return false;
+    if (strpbrk(name, "/:~@"))
+        return refuse(why, "a model's name may not have '/', ':', '~' or '@'");
+    return true;
+}
+
+bool buffer_visible(const struct buffer *buffer, const struct principal *who)
+{
+    return arena_may_read(buffer->arena, who);
+}
+
+bool model_visible(const struct model *model, const struct principal *who)
+{
+    if (who->admin || owner_equal(model->owner, who->owner) || model->shared)
+        return true;
+    return model->owner.listener == who->owner.listener && (model->mode & 0004);
+}
+
+void buffer_name_for(const struct buffer *buffer, const struct principal *who, char *text, size_t size)
+{
+    const struct arena *arena = buffer->arena;
+
+    if (!buffer->name)
+        text[0] = 0;
+    else if (arena->shared || owner_equal(arena->owner, who->owner))
+        snprintf(text, size, "%s", buffer->name);
+    else
+        snprintf(text, size, "~%" PRIu32 "/%s", arena->owner.uid, buffer->name);
+}

@@ -1,0 +1,104 @@
+/* A reader that an arena does not trust gets its own copy: whoever holds an fd can raise its rights on the memory. */
+#include <stdlib.h>
+
+#include "daemon/core/ledger.h"
+#include "daemon/core/verbs.h"
+
+struct private_copy {
+    struct core *core;
+    uint64_t original; /* id */
+    struct owner owner;
+    struct extent *source;
+    uint64_t offset;
+    struct extent_create create;
+    struct job job;
+    void (*done)(void *context, uint64_t buffer, int error, const char *detail);
+    void *context;
+};
+
+static void end(struct private_copy *copy, uint64_t buffer, int error, const char *detail)
+{
+    extent_unref(copy->source);
+    copy->done(copy->context, buffer, error, detail);
+    free(copy);
+}
+
+static void copied(struct job *job)
+{
+    struct private_copy *copy = container_of(job, struct private_copy, job);
+    struct buffer *original = buffer_get(copy->core, copy->original);
+    struct extent *extent = copy->create.extent;
+    char detail[HBM_DETAIL_MAX] = "it was freed meanwhile";
+    int error = job->error ? job->error : original ? 0 : HBM_E_STALE;
+    struct arena *arena = NULL;
+
+    if (!error) {
+        arena = arena_new(copy->core, copy->owner, false, 0600, HBM_HANDLE_FD, original->arena->group, extent);
+        error = arena ? 0 : HBM_E_NO_MEMORY;
+    }
+    if (error) {
+        extent_unref(extent);
+        end(copy, 0, error, job->error ? job->detail : detail);
+        return;
+    }
+    struct buffer_spec spec = {.dtype = original->dtype, .rank = original->rank, .dims = original->dims, .size = original->size};
+    struct buffer *buffer = buffer_new(arena, &spec, &error, detail);
+    if (!buffer) {
+        arena_free(arena);
+        end(copy, 0, error, detail);
+        return;
+    }
+    buffer->encoding = original->encoding;
+    buffer->version = original->version;
+    ledger_put_arena(copy->core, arena);
+    ledger_put_buffer(copy->core, buffer);
+    end(copy, buffer->id, 0, "");
+}
+
+static void created(struct extent_create *create)
+{
+    struct private_copy *copy = container_of(create, struct private_copy, create);
+    struct buffer *original = buffer_get(copy->core, copy->original);
+
+    if (create->error || !original) {
+        extent_unref(create->extent);
+        end(copy, 0, create->error ? create->error : HBM_E_STALE, create->error ? create->detail : "it was freed meanwhile");
+        return;
+    }
+    struct job_copy_request *request = &copy->job.request.copy;
+    copy->source = extent_ref(original->arena->extent);
+    extent_describe(copy->source, &copy->job, &request->source);
+    extent_describe(create->extent, &copy->job, &request->target);
+    request->source_offset = original->offset;
+    request->bytes = original->size;
+    copy->job.opcode = JOB_COPY;
+    copy->job.device = create->device->index;
+    copy->job.reply_fd = -1;
+    copy->job.done = copied;
+    copy->core->env.submit(copy->core->env.context, &copy->job);
+}
+
+void private_copy_start(struct core *core, struct session *session, struct buffer *original,
+                        void (*done)(void *context, uint64_t buffer, int error, const char *detail), void *context)
+{
+    struct private_copy *copy = calloc(1, sizeof(*copy));
+
+    if (!copy) {
+        done(context, 0, HBM_E_NO_MEMORY, "the owner is out of memory for its own tables");
+        return;
+    }
+    copy->core = core;
+    copy->original = original->id;
+    copy->owner = session->who.owner;
+    copy->done = done;
+    copy->context = context;
+    copy->create = (struct extent_create){.core = core,
+                                          .device = original->arena->device,
+                                          .account = session->account,
+                                          .tier = HBM_TIER_DEVICE,
+                                          .kind = JOB_EXTENT_DEVICE,
+                                          .size = original->size,
+                                          .wait_ms = core->limits.memory_wait_ms,
+                                          .done = created};
+    extent_create_start(&copy->create);
+}

@@ -1,0 +1,121 @@
+#include "daemon/core/residency.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "daemon/base/cleanup.h"
+#include "daemon/core/verbs.h"
+
+static void advance(struct residency *residency);
+
+static void end(struct residency *residency, int error)
+{
+    timer_stop(residency->core, &residency->timer);
+    list_unlink(&residency->wait.node);
+    list_unlink(&residency->op_wait.node);
+    residency->error = error;
+    residency->done(residency);
+}
+
+static void waited_out(struct timer *timer)
+{
+    struct residency *residency = container_of(timer, struct residency, timer);
+
+    snprintf(residency->detail, sizeof(residency->detail), "the memory was not back on its device within %" PRIu32 " ms", residency->timeout_ms);
+    end(residency, HBM_E_TIMEOUT);
+}
+
+static void arena_is_free(struct arena_wait *wait)
+{
+    advance(container_of(wait, struct residency, wait));
+}
+
+static void restored(struct op_wait *wait, struct op *op)
+{
+    struct residency *residency = container_of(wait, struct residency, op_wait);
+
+    /* BUSY: someone else moves one of them at this moment; look again. */
+    if (!op->error || op->error == HBM_E_BUSY) {
+        advance(residency);
+        return;
+    }
+    memcpy(residency->detail, op->detail, sizeof(residency->detail));
+    end(residency, op->error);
+}
+
+/* Waits for the move that is under way, calling it off if it is an offload. True if there is something to wait for. */
+static bool wait_for_move(struct residency *residency, struct arena *arena)
+{
+    uint64_t id = arena->id;
+
+    if (!arena->transition)
+        return false;
+    if (arena->transition->cancellable_by_lock)
+        transition_cancel(arena->transition, "a client locked the memory");
+    arena = arena_get(residency->core, id);
+    if (!arena || !arena->transition)
+        return false;
+    list_append(&arena->waiters, &residency->wait.node);
+    return true;
+}
+
+static void advance(struct residency *residency)
+{
+    _cleanup_free_ uint64_t *away = calloc(residency->n + 1, sizeof(*away));
+    size_t n_away = 0;
+
+    if (!away) {
+        end(residency, HBM_E_NO_MEMORY);
+        return;
+    }
+    for (size_t i = 0; i < residency->n; i++) {
+        struct arena *arena = arena_get(residency->core, residency->arenas[i]);
+        if (!arena) {
+            snprintf(residency->detail, sizeof(residency->detail), "it was freed meanwhile");
+            end(residency, HBM_E_STALE);
+            return;
+        }
+        if (arena->extent->lost) {
+            struct buffer *buffer = list_entry(list_first(&arena->buffers), struct buffer, arena_node);
+            snprintf(residency->detail, sizeof(residency->detail), "%.200s", buffer->name ? buffer->name : arena->group);
+            end(residency, HBM_E_LOST);
+            return;
+        }
+        if (wait_for_move(residency, arena))
+            return;
+        if (arena_tier(arena) != HBM_TIER_DEVICE)
+            away[n_away++] = arena->id;
+    }
+    if (!n_away) {
+        end(residency, 0);
+        return;
+    }
+    if (!residency->timeout_ms) {
+        snprintf(residency->detail, sizeof(residency->detail), "%zu arenas are not on their device and the timeout is 0", n_away);
+        end(residency, HBM_E_TIMEOUT);
+        return;
+    }
+    int error = 0;
+    struct op *op = restore_arenas(residency->core, away, n_away, &error, residency->detail);
+    if (op)
+        op_wait(op, &residency->op_wait);
+    else
+        end(residency, error);
+}
+
+void residency_start(struct residency *residency)
+{
+    list_init(&residency->wait.node);
+    list_init(&residency->op_wait.node);
+    list_init(&residency->timer.node);
+    residency->wait.ready = arena_is_free;
+    residency->op_wait.ended = restored;
+    residency->timer.fire = waited_out;
+    residency->timer.at_ms = 0;
+    residency->detail[0] = 0;
+    if (residency->timeout_ms && residency->timeout_ms != UINT32_MAX)
+        timer_arm(residency->core, &residency->timer, residency->timeout_ms);
+    advance(residency);
+}

@@ -1,0 +1,183 @@
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "daemon/base/cleanup.h"
+#include "daemon/core/ledger.h"
+#include "daemon/core/names.h"
+#include "daemon/core/verbs.h"
+
+struct alloc {
+    struct core *core;
+    struct call *call;
+    struct alloc_args args;
+    struct extent_create create;
+};
+
+/* Size and shape agree, or one follows from the other. */
+static int settle_shape(struct alloc_args *args, char *detail)
+{
+    uint64_t bytes;
+
+    if (!args->rank && args->size) {
+        if (hbm_dtype_bits(args->dtype) != 8) {
+            snprintf(detail, HBM_DETAIL_MAX, "%" PRIu64 " bytes of %s without a shape", args->size, hbm_dtype_name(args->dtype));
+            return HBM_E_INVALID;
+        }
+        args->rank = 1;
+        args->dims[0] = args->size;
+    }
+    if (!hbm_shape_bytes(args->dims, args->rank, args->dtype, &bytes)) {
+        snprintf(detail, HBM_DETAIL_MAX, "the shape's size overflows 64 bits");
+        return HBM_E_INVALID;
+    }
+    if (args->size && args->size != bytes) {
+        snprintf(detail, HBM_DETAIL_MAX, "the size is %" PRIu64 ", the shape needs %" PRIu64, args->size, bytes);
+        return HBM_E_INVALID;
+    }
+    if (!bytes) {
+        snprintf(detail, HBM_DETAIL_MAX, "0 bytes");
+        return HBM_E_INVALID;
+    }
+    args->size = bytes;
+    return 0;
+}
+
+static int check_device(struct device *device, uint32_t handle, char *detail)
+{
+    if (!device) {
+        snprintf(detail, HBM_DETAIL_MAX, "no device of that index");
+        return HBM_E_NO_DEVICE;
+    }
+    if (device->state != DEVICE_READY) {
+        snprintf(detail, HBM_DETAIL_MAX, "device %s is %s", device->uuid, device_state_name(device->state));
+        return device->state == DEVICE_DRAINED ? HBM_E_DENIED : HBM_E_NO_DEVICE;
+    }
+    if (handle == HBM_HANDLE_CUDA_IPC && !device->can_cuda_ipc) {
+        snprintf(detail, HBM_DETAIL_MAX, "device %s hands out no cuda-ipc memory", device->uuid);
+        return HBM_E_UNSUPPORTED;
+    }
+    return 0;
+}
+
+static int check(struct core *core, struct call *call, struct alloc_args *args, struct device **device)
+{
+    const char *why;
+
+    *device = device_at(core, args->device);
+    if (core->draining) {
+        snprintf(call->detail, sizeof(call->detail), "nothing new is granted");
+        return HBM_E_SHUTTING_DOWN;
+    }
+    if (args->name[0] && !name_is_valid(args->name, &why)) {
+        snprintf(call->detail, sizeof(call->detail), "%s", why);
+        return HBM_E_INVALID;
+    }
+    if (args->group[0] && !name_is_valid(args->group, &why)) {
+        snprintf(call->detail, sizeof(call->detail), "group: %s", why);
+        return HBM_E_INVALID;
+    }
+    if ((args->flags & WIRE_SHARED) && !call->who.admin) {
+        snprintf(call->detail, sizeof(call->detail), "shared names are for administrators");
+        return HBM_E_DENIED;
+    }
+    if ((args->flags & WIRE_KEEP) && !args->name[0]) {
+        snprintf(call->detail, sizeof(call->detail), "a buffer that is kept needs a name to be found by");
+        return HBM_E_INVALID;
+    }
+    int error = check_device(*device, args->handle, call->detail);
+    return error ? error : settle_shape(args, call->detail);
+}
+
+static void refuse(struct alloc *alloc, int error, const char *detail)
+{
+    char copy[HBM_DETAIL_MAX]; /* detail may lie in the call that it is copied into */
+
+    snprintf(copy, sizeof(copy), "%s", detail);
+    extent_unref(alloc->create.extent);
+    call_refuse(alloc->call, error, "%s", copy);
+    free(alloc);
+}
+
+static void created(struct extent_create *create)
+{
+    struct alloc *alloc = container_of(create, struct alloc, create);
+    const struct alloc_args *args = &alloc->args;
+    struct core *core = alloc->core;
+    struct call *call = alloc->call;
+    int error = 0;
+
+    if (create->error) {
+        refuse(alloc, create->error, create->detail);
+        return;
+    }
+    if (!call->session) {
+        refuse(alloc, HBM_E_DISCONNECTED, "");
+        return;
+    }
+    struct arena *arena = arena_new(core, call->who.owner, args->flags & WIRE_SHARED, args->mode, args->handle, args->group, create->extent);
+    if (!arena) {
+        refuse(alloc, HBM_E_NO_MEMORY, "the owner is out of memory for its own tables");
+        return;
+    }
+    create->extent = NULL; /* the arena's now */
+    struct buffer_spec spec = {.name = args->name[0] ? args->name : NULL,
+                               .dtype = args->dtype,
+                               .rank = args->rank,
+                               .dims = args->dims,
+                               .size = args->size,
+                               .keep = args->flags & WIRE_KEEP};
+    struct buffer *buffer = buffer_new(arena, &spec, &error, call->detail);
+    if (!buffer) {
+        arena_free(arena);
+        refuse(alloc, error, call->detail);
+        return;
+    }
+    ledger_put_arena(core, arena);
+    ledger_put_buffer(core, buffer);
+    struct lease *lease = lease_new_buffer(call->session, buffer, HBM_RW, false, &error, call->detail);
+    if (!lease) {
+        buffer_free(buffer);
+        refuse(alloc, error, call->detail);
+        return;
+    }
+    event_emit(&core->events, "buffer.allocated", buffer->id, buffer->name, arena->owner.listener, arena->owner.uid,
+               call->session->pid, "%" PRIu64 " bytes on %s", buffer->size, arena->device->uuid);
+    call_done(call, lease);
+    free(alloc);
+}
+
+void verb_alloc(struct core *core, struct call *call, const struct alloc_args *args)
+{
+    struct alloc *alloc = calloc(1, sizeof(*alloc));
+    struct device *device;
+
+    if (!alloc) {
+        call_refuse(call, HBM_E_NO_MEMORY, "the owner is out of memory for its own tables");
+        return;
+    }
+    alloc->core = core;
+    alloc->call = call;
+    alloc->args = *args;
+    int error = check(core, call, &alloc->args, &device);
+    /* The name is looked at before memory is made, and taken after: EXISTS should not cost an allocation. */
+    struct owner scope = args->flags & WIRE_SHARED ? OWNER_SHARED : call->who.owner;
+    if (!error && args->name[0] && names_find(&core->buffer_names, scope, args->name)) {
+        snprintf(call->detail, sizeof(call->detail), "%.200s", args->name);
+        error = HBM_E_EXISTS;
+    }
+    if (error) {
+        refuse(alloc, error, call->detail);
+        return;
+    }
+    alloc->create = (struct extent_create){.core = core,
+                                           .device = device,
+                                           .account = call->session->account,
+                                           .tier = HBM_TIER_DEVICE,
+                                           .kind = args->handle == HBM_HANDLE_CUDA_IPC ? JOB_EXTENT_CUDA_IPC : JOB_EXTENT_DEVICE,
+                                           .size = alloc->args.size,
+                                           .wait_ms = core->limits.memory_wait_ms,
+                                           .done = created};
+    extent_create_start(&alloc->create);
+}

@@ -1,0 +1,95 @@
+#include <stdlib.h>
+#include <string.h>
+
+#include "daemon/core/verbs.h"
+
+#define SLOTS_MAX 128
+
+struct lock {
+    struct core *core;
+    struct call *call;
+    uint32_t slots[SLOTS_MAX], n;
+    uint64_t arenas[SLOTS_MAX]; /* ids of those that can move; a retired mapping keeps what it has */
+    size_t n_arenas;
+    struct residency residency;
+};
+
+/* Every slot again, since the session may have detached while we waited. */
+static bool arrive(struct lock *lock, uint64_t fetched[2])
+{
+    for (uint32_t i = 0; i < lock->n; i++)
+        if (!mapping_by_slot(lock->call->session, lock->slots[i]))
+            return false;
+    for (uint32_t i = 0; i < lock->n; i++) {
+        struct mapping *mapping = mapping_by_slot(lock->call->session, lock->slots[i]);
+        mapping_arrives(mapping);
+        if (mapping->arena)
+            mapping->arena->locked_ms = core_now(lock->core);
+        fetched[i / 64] |= (uint64_t)1 << (i % 64);
+    }
+    return true;
+}
+
+static void resident(struct residency *residency)
+{
+    struct lock *lock = container_of(residency, struct lock, residency);
+    struct call *call = lock->call;
+    uint64_t fetched[2] = {0, 0};
+
+    if (!call->session)
+        call_refuse(call, HBM_E_DISCONNECTED, "the session went away");
+    else if (residency->error)
+        call_refuse(call, residency->error, "%s", residency->detail);
+    else if (!arrive(lock, fetched))
+        call_refuse(call, HBM_E_STALE, "a slot was detached while its lock waited");
+    else
+        call_done(call, fetched);
+    free(lock);
+}
+
+void verb_lock(struct core *core, struct call *call, const uint32_t *slots, uint32_t n, uint32_t timeout_ms)
+{
+    struct lock *lock;
+
+    for (uint32_t i = 0; i < n; i++) {
+        if (!mapping_by_slot(call->session, slots[i])) {
+            call_refuse(call, HBM_E_NOT_FOUND, "slot %u maps nothing", slots[i]);
+            return;
+        }
+    }
+    lock = calloc(1, sizeof(*lock));
+    if (!lock || n > SLOTS_MAX) {
+        free(lock);
+        call_refuse(call, HBM_E_NO_MEMORY, "the owner is out of memory for its own tables");
+        return;
+    }
+    lock->core = core;
+    lock->call = call;
+    lock->n = n;
+    memcpy(lock->slots, slots, n * sizeof(*slots));
+    for (uint32_t i = 0; i < n; i++) {
+        struct arena *arena = mapping_by_slot(call->session, slots[i])->arena;
+        if (arena)
+            lock->arenas[lock->n_arenas++] = arena->id;
+    }
+    lock->residency = (struct residency){.core = core,
+                                         .who = call->who,
+                                         .arenas = lock->arenas,
+                                         .n = lock->n_arenas,
+                                         .timeout_ms = timeout_ms,
+                                         .done = resident};
+    residency_start(&lock->residency);
+}
+
+void verb_released(struct core *core, struct session *session, uint32_t slot)
+{
+    struct mapping *mapping = mapping_by_slot(session, slot);
+
+    (void)core;
+    if (!mapping || !mapping->present)
+        return;
+    mapping->present = false;
+    mapping->reclaimed = false;
+    if (mapping->arena)
+        reclaim_check(mapping->arena);
+}

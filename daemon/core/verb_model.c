@@ -1,0 +1,154 @@
+/* Removing and renaming. */
+#include <stdio.h>
+#include <string.h>
+
+#include "daemon/base/cleanup.h"
+#include "daemon/core/ledger.h"
+#include "daemon/core/names.h"
+#include "daemon/core/verbs.h"
+
+static bool may_change(const struct model *model, const struct principal *who)
+{
+    return who->admin || owner_equal(model->owner, who->owner);
+}
+
+/* NULL if nothing of the model is leased or moving; else what is. */
+static const char *in_use(const struct model *model, char *pids, size_t size)
+{
+    list_for_each(node, &model->buffers) {
+        const struct buffer *buffer = list_entry(node, struct buffer, model_node);
+        if (buffer->arena->transition)
+            return "an operation is moving it";
+        if (buffer_is_leased(buffer)) {
+            arena_holders(buffer->arena, pids, size);
+            return pids;
+        }
+    }
+    return model->n_leases ? "a client without memory of it" : NULL;
+}
+
+void verb_rm(struct core *core, struct call *call, const char *name)
+{
+    struct model *model = names_resolve(&core->model_names, &call->who, name);
+    uint64_t tiers[HBM_TIERS], bytes;
+    char pids[128];
+
+    if (!model || !model_visible(model, &call->who)) {
+        call_refuse(call, HBM_E_NOT_FOUND, "model %.200s", name);
+        return;
+    }
+    if (!may_change(model, &call->who)) {
+        call_refuse(call, HBM_E_DENIED, "model %.200s is not yours", name);
+        return;
+    }
+    if (model->state == MODEL_BUILDING) {
+        call_refuse(call, HBM_E_NOT_READY, "model %.200s; kick its builder to discard it", name);
+        return;
+    }
+    const char *holders = in_use(model, pids, sizeof(pids));
+    if (holders) {
+        call_refuse(call, HBM_E_BUSY, "model %.100s is held: %s", name, holders);
+        return;
+    }
+    model_bytes(model, tiers);
+    bytes = tiers[HBM_TIER_DEVICE] + tiers[HBM_TIER_HOST] + tiers[HBM_TIER_DISK];
+    event_emit(&core->events, "model.removed", model->id, model->name, model->owner.listener, model->owner.uid, 0, "by user %u",
+               call->who.owner.uid);
+    model_free(model);
+    call_done(call, &bytes);
+}
+
+/* Every buffer's name follows the model's; all fit, or none is touched. */
+static int rename_model(struct model *model, const char *to, char *detail)
+{
+    size_t old_size = strlen(model->name), new_size = strlen(to);
+    char full[2 * HBM_NAME_MAX];
+    struct owner scope = model->shared ? OWNER_SHARED : model->owner;
+
+    if (names_find(&model->core->model_names, scope, to)) {
+        snprintf(detail, HBM_DETAIL_MAX, "model %.200s", to);
+        return HBM_E_EXISTS;
+    }
+    list_for_each(node, &model->buffers) {
+        const struct buffer *buffer = list_entry(node, struct buffer, model_node);
+        snprintf(full, sizeof(full), "%s%s", to, buffer->name + old_size);
+        if (strlen(buffer->name) - old_size + new_size + sizeof(".scale") > HBM_NAME_MAX ||
+            names_find(&model->core->buffer_names, scope, full)) {
+            snprintf(detail, HBM_DETAIL_MAX, "%.200s is too long or taken", full);
+            return HBM_E_EXISTS;
+        }
+    }
+    model_unlist(model);
+    list_for_each(node, &model->buffers) {
+        struct buffer *buffer = list_entry(node, struct buffer, model_node);
+        snprintf(full, sizeof(full), "%s%s", to, buffer->name + old_size);
+        if (buffer_rename(buffer, full, detail) < 0)
+            continue; /* memory is out: it keeps its old name, listed below with the rest */
+        buffer_unlist(buffer);
+        if (buffer->scale) {
+            strcat(full, ".scale");
+            buffer_rename(buffer->scale, full, detail);
+            buffer_unlist(buffer->scale);
+        }
+    }
+    snprintf(model->name, sizeof(model->name), "%s", to);
+    ledger_put_model(model->core, model);
+    return model_list(model, detail);
+}
+
+void verb_rename(struct core *core, struct call *call, const char *name, const char *to)
+{
+    struct model *model = names_resolve(&core->model_names, &call->who, name);
+    struct buffer *buffer = names_resolve(&core->buffer_names, &call->who, name);
+    char detail[HBM_DETAIL_MAX] = "";
+    const char *why;
+    int error = 0;
+
+    if (model && !model_visible(model, &call->who))
+        model = NULL;
+    if (buffer && !buffer_visible(buffer, &call->who))
+        buffer = NULL;
+    if (!model && !buffer) {
+        call_refuse(call, HBM_E_NOT_FOUND, "%.200s", name);
+        return;
+    }
+    if (model ? !may_change(model, &call->who) : !arena_may_write(buffer->arena, &call->who)) {
+        call_refuse(call, HBM_E_DENIED, "%.200s is not yours", name);
+        return;
+    }
+    if (model ? !model_name_is_valid(to, &why) : !name_is_valid(to, &why)) {
+        call_refuse(call, HBM_E_INVALID, "%s", why);
+        return;
+    }
+    if (!model && (buffer->model || buffer->parent)) {
+        call_refuse(call, HBM_E_INVALID, "%.200s is named by what it belongs to", name);
+        return;
+    }
+    error = model ? rename_model(model, to, detail) : buffer_rename(buffer, to, detail);
+    if (!error && !model && buffer->scale) {
+        char scale[HBM_NAME_MAX + 8];
+        snprintf(scale, sizeof(scale), "%s.scale", to);
+        error = buffer_rename(buffer->scale, scale, detail);
+    }
+    if (error)
+        call_refuse(call, error, "%s", detail);
+    else
+        call_done(call, NULL);
+}
+
+void verb_kick(struct core *core, struct call *call, uint64_t id)
+{
+    struct session *session = session_get(core, id);
+    int32_t pid;
+
+    if (!session) {
+        call_refuse(call, HBM_E_NOT_FOUND, "no session 0x%016llx", (unsigned long long)id);
+        return;
+    }
+    pid = session->pid;
+    if (session->link)
+        session->kick(session, HBM_E_CANCELLED, "an operator ended this session");
+    else if (session->state != SESSION_QUARANTINED)
+        session_gone(session, false, "an operator ended it");
+    call_done(call, &pid);
+}
