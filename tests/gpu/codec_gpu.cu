@@ -275,7 +275,7 @@ static __global__ void fill(uint16_t *out, uint64_t count)
 
 static std::string large(unsigned granularity, unsigned group)
 {
-    const uint64_t count = (1ull << 31) + 4099, window = 1 << 16;
+    const uint64_t window = 1 << 16, count = (1ull << 31) + window + 4099;
     const uint64_t starts[] = {0, (1ull << 31) - window / 2, (1ull << 30) - 5, count - window};
     const uint64_t per = group ? group : count, units = count / per + (count % per != 0);
     codec_job job = {};
@@ -302,19 +302,20 @@ static std::string large(unsigned granularity, unsigned group)
         fill<<<1024, 256>>>(raw, count);
         job.raw_in = raw;
         job.raw_out = raw;
+        const char *at = "encode";
         int error = codec_encode_cuda(&job, work, nullptr);
-        if (!error)
+        if (!error && (at = "decode"))
             error = codec_decode_cuda(&job, nullptr);
-        if (!error)
+        if (!error && (at = "synchronize"))
             error = cudaDeviceSynchronize();
-        if (!error)
+        if (!error && (at = "receipt"))
             error = codec_receipt_cuda(&job, work, &receipt);
-        if (!error)
+        if (!error && (at = "scale"))
             error = cudaMemcpy(scale.data(), job.scale, units * 4, cudaMemcpyDeviceToHost);
         for (uint64_t start : starts) {
-            if (!error)
+            if (!error && (at = "codes"))
                 error = cudaMemcpy(codes.data(), (int8_t *)job.data + start, window, cudaMemcpyDeviceToHost);
-            if (!error)
+            if (!error && (at = "elements"))
                 error = cudaMemcpy(back.data(), raw + start, window * 2, cudaMemcpyDeviceToHost);
             for (uint64_t i = start; !error && i < start + window && why.empty(); i++) {
                 bool clipped;
@@ -326,7 +327,7 @@ static std::string large(unsigned granularity, unsigned group)
             }
         }
         if (error)
-            why = cudaGetErrorString((cudaError_t)error);
+            why = std::string(at) + ": " + cudaGetErrorString((cudaError_t)error);
         else if (why.empty() && scale[(count - 2) / per] != int8_scale(300))
             why = "the amax at the end was not seen";
         else if (why.empty() && receipt.elements != count)
