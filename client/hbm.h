@@ -19,6 +19,8 @@
 #include "proto/errors.h"
 #include "proto/vocab.h"
 
+#pragma GCC visibility push(default)
+
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -51,9 +53,10 @@ int hbm_open(const struct hbm_options *options, hbm_session **ret);
 /* Unmaps everything of the session, tells the daemon, frees it. GPU work on its buffers must be done.
  * NULL is fine. Leases, models and ops of the session are freed with it. */
 void hbm_close(hbm_session *session);
-/* Readable when hbm_dispatch() has something to do; for HBM_NO_THREAD. Owned by the session. */
+/* Readable when hbm_dispatch() has something to do; for HBM_NO_THREAD, INVALID without. Owned by the session. */
 int hbm_event_fd(hbm_session *session);
-/* Handles what has arrived: lets go of unlocked arenas that the daemon asked back. Never blocks on the daemon. */
+/* Handles what has arrived: lets go of unlocked arenas that the daemon asked back. Never waits for an answer of the
+ * daemon, but for the GPU work that the arena was unlocked behind. DISCONNECTED once the daemon is gone. */
 int hbm_dispatch(hbm_session *session);
 
 struct hbm_device_info {
@@ -71,7 +74,7 @@ int hbm_device_get(hbm_session *session, unsigned index, struct hbm_device_info 
 
 enum {
     HBM_WAIT = 1,     /* attach: wait for a model that is being built */
-    HBM_UNLOCKED = 2, /* attach: reserve addresses only; the first lock maps */
+    HBM_UNLOCKED = 2, /* attach: reserve addresses only; the first lock maps. Not for cuda-ipc buffers */
     HBM_KEEP = 4,     /* allocate: the buffer outlives its last lease */
     HBM_SHARED = 8,   /* a global name (administrators) */
     HBM_REPLACE = 16, /* publish: replace a sealed model of that name */
@@ -118,8 +121,9 @@ int hbm_attach(hbm_session *session, const char *name, unsigned access, unsigned
 int hbm_attach_id(hbm_session *session, uint64_t id, unsigned access, unsigned flags, uint32_t timeout_ms,
                   hbm_lease **ret);
 void hbm_lease_info(const hbm_lease *lease, struct hbm_info *ret);
+/* The address, the same for the lease's whole life: also while nothing is mapped there. */
 void *hbm_pointer(const hbm_lease *lease);
-/* Ends the lease and frees it; unmaps with the last of its arena. GPU work on it must be done. */
+/* Ends the lease and frees it (also on DISCONNECTED); unmaps with the last of its arena. GPU work on it must be done. */
 int hbm_detach(hbm_lease *lease);
 /* Removes a buffer: BUSY while anyone leases it. */
 int hbm_free(hbm_session *session, uint64_t id);
@@ -132,8 +136,9 @@ int hbm_unlock(hbm_lease *lease, void *const *streams, unsigned n);
 int hbm_lock(hbm_lease *lease, uint32_t timeout_ms);
 /* All or nothing. At most 128 arenas that are away. */
 int hbm_lock_many(hbm_lease *const *leases, unsigned n, uint32_t timeout_ms);
-/* Between steps: where the daemon wants arenas back, unlocks all this thread's session holds, lets go, and relocks what
- * was locked, waiting for it. A no-op costing one load an arena otherwise. */
+/* Between steps: where the daemon wants arenas back, unlocks all that the session holds on them, in every thread, lets
+ * go, and relocks what was locked, waiting for it. On failure what could not be had again is unlocked. A no-op costing
+ * one load an arena otherwise: it does not wait for the streams then. */
 int hbm_safepoint(hbm_session *session, void *const *streams, unsigned n, uint32_t timeout_ms);
 
 /* ---- Models ---- */
@@ -223,3 +228,5 @@ hbm_op *hbm_op_free(hbm_op *op);
 #ifdef __cplusplus
 }
 #endif
+
+#pragma GCC visibility pop

@@ -5,6 +5,9 @@
 extern "C" {
 #endif
 
+/* Part of libhbm's interface. */
+#pragma GCC visibility push(default)
+
 enum hbm_error {
     HBM_OK = 0,
 #define ERROR(name, number, what, remedy) HBM_E_##name = -(number),
@@ -18,6 +21,8 @@ const char *hbm_error_name(int error);
 const char *hbm_error_what(int error);
 /* What the reader can do about it. Static storage. */
 const char *hbm_error_remedy(int error);
+
+#pragma GCC visibility pop
 
 #ifdef __cplusplus
 }

@@ -9,6 +9,9 @@
 extern "C" {
 #endif
 
+/* Part of libhbm's interface. */
+#pragma GCC visibility push(default)
+
 #define HBM_RANK_MAX 8
 #define HBM_NAME_MAX 256  /* with the terminating NUL */
 #define HBM_GROUP_MAX 128 /* with the terminating NUL */
@@ -86,6 +89,8 @@ bool hbm_shape_bytes(const uint64_t *dims, unsigned rank, unsigned dtype, uint64
 /* Units that share one scale; false if the granularity does not fit the shape (axis out of range, group 0).
  * A group that the last axis does not divide ends with a shorter one: ceil(last/group) a row. */
 bool hbm_encoding_units(const struct hbm_encoding *encoding, const uint64_t *dims, unsigned rank, uint64_t *units);
+
+#pragma GCC visibility pop
 
 #ifdef __cplusplus
 }

@@ -1,0 +1,30 @@
+/* What the CUDA backends keep of a place. */
+#pragma once
+
+#include <stdbool.h>
+
+#include "client/lib/backend.h"
+#include "client/lib/cuda_driver.h"
+
+struct fence {
+    struct fence *next;
+    CUcontext context;
+    CUstream stream;
+    CUevent event;
+};
+
+struct cuda_place {
+    CUcontext context; /* where cuda-ipc is open; used for threads that have none current */
+    CUdevice device;
+    CUmemAccessDesc access[2];
+    unsigned n_access;
+    bool retained; /* context is the device's primary one, held by this place */
+    struct fence *fences;
+};
+
+/* Makes the context current and returns the one that was. */
+CUcontext cuda_enter(const struct cuda_driver *cuda, CUcontext context);
+/* backend->fence and ->wait of both kinds. */
+int cuda_fence(struct place *place, void *stream);
+int cuda_wait(struct place *place);
+void cuda_drop_fences(const struct cuda_driver *cuda, struct place *place);

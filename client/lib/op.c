@@ -1,0 +1,197 @@
+/* Operations in the daemon: started by one message each, then waited for. */
+#include <errno.h>
+#include <string.h>
+
+#include "client/lib/error.h"
+#include "client/lib/lease.h"
+#include "proto/memfd.h"
+
+_Static_assert(sizeof(struct hbm_range) == sizeof(struct wire_range) &&
+                   offsetof(struct hbm_range, bytes) == offsetof(struct wire_range, bytes),
+               "ranges are those of the wire");
+
+static int wait_for(hbm_session *session, uint64_t op, uint32_t timeout_ms, struct hbm_op_status *status)
+{
+    struct wire_op_wait_request request = {.op = op, .timeout_ms = timeout_ms};
+    struct wire_op_wait_reply reply;
+    int error = conn_call(&session->conn, WIRE_OP_WAIT, &request, &reply, NULL, 0, NULL);
+
+    if (error)
+        return error;
+    if (reply.state == WIRE_OP_CANCELLED)
+        error = HBM_E_CANCELLED;
+    else if (reply.state == WIRE_OP_FAILED)
+        error = reply.error < 0 ? reply.error : HBM_E_INTERNAL;
+    bool done = error || reply.state == WIRE_OP_DONE;
+    if (status)
+        *status = (struct hbm_op_status){
+            .done = done,
+            .error = error,
+            .bytes_done = reply.bytes_done,
+            .bytes_total = reply.bytes_total,
+            .receipt = reply.receipt,
+        };
+    if (!done)
+        return set_error(HBM_E_TIMEOUT, "%llu of %llu bytes are done", (unsigned long long)reply.bytes_done,
+                         (unsigned long long)reply.bytes_total);
+    return error ? set_error(error, "%.*s", (int)sizeof(reply.detail), reply.detail) : 0;
+}
+
+/* Sends a request whose reply is an op, then waits for it or makes a handle. Every such reply is one uint64_t. */
+static int start(hbm_session *session, uint32_t opcode, const void *request, const int *fds, unsigned n_fds,
+                 struct hbm_receipt *receipt, hbm_op **ret)
+{
+    struct hbm_op_status status = {0};
+    uint64_t id;
+    hbm_op *op = NULL;
+
+    if (ret) {
+        *ret = NULL;
+        op = calloc(1, sizeof(*op));
+        if (!op)
+            return set_system_error("malloc", ENOMEM);
+    }
+    int error = conn_call(&session->conn, opcode, request, &id, fds, n_fds, NULL);
+    if (error) {
+        free(op);
+        return error;
+    }
+    if (op) {
+        op->session = session;
+        op->id = id;
+        session_add(session, &session->ops, &op->node);
+        *ret = op;
+        return 0;
+    }
+    error = wait_for(session, id, HBM_FOREVER, &status);
+    if (receipt)
+        *receipt = status.receipt;
+    return error;
+}
+
+static int check_selector(hbm_session *session, const char *sel, char *into)
+{
+    int error = session_check(session);
+
+    if (!error)
+        error = check_text("the selector", sel, HBM_NAME_MAX);
+    if (!error)
+        strcpy(into, sel);
+    return error;
+}
+
+static int transfer(hbm_session *session, int fd, const struct hbm_range *ranges, unsigned n, uint32_t write,
+                    hbm_op **op)
+{
+    struct wire_transfer_request request = {.n_ranges = n, .write = write};
+    int error = session_check(session);
+
+    if (error)
+        return error;
+    if (fd < 0 || !ranges || n == 0)
+        return set_error(HBM_E_INVALID, "%s", fd < 0 ? "fd is negative" : "there are no ranges");
+    int CLOSE_FD list = memfd_sealed("hbm-ranges", ranges, n * sizeof(*ranges));
+    if (list < 0)
+        return set_system_error("memfd of the ranges", -list);
+    return start(session, WIRE_TRANSFER, &request, (int[]){fd, list}, 2, NULL, op);
+}
+
+int hbm_fill(hbm_session *session, int fd, const struct hbm_range *ranges, unsigned n, hbm_op **op)
+{
+    return transfer(session, fd, ranges, n, 0, op);
+}
+
+int hbm_write_out(hbm_session *session, int fd, const struct hbm_range *ranges, unsigned n, hbm_op **op)
+{
+    return transfer(session, fd, ranges, n, 1, op);
+}
+
+int hbm_compress(hbm_session *session, const struct hbm_compress *spec, struct hbm_receipt *receipt, hbm_op **op)
+{
+    struct wire_compress_request request = {0};
+    int error = spec ? check_selector(session, spec->sel, request.sel) : set_error(HBM_E_INVALID, "spec is NULL");
+
+    if (!error && spec->as)
+        error = check_text("as", spec->as, HBM_NAME_MAX);
+    if (error)
+        return error;
+    if (!hbm_codec_name(spec->codec) || spec->granularity > HBM_PER_GROUP || spec->axis >= HBM_RANK_MAX)
+        return set_error(HBM_E_INVALID, "codec, granularity or axis is none");
+    request.encoding = (struct hbm_encoding){
+        .codec = (uint8_t)spec->codec,
+        .granularity = (uint8_t)spec->granularity,
+        .axis = (uint8_t)spec->axis,
+        .stored = (uint8_t)hbm_codec_stored_dtype(spec->codec),
+        .group = spec->group,
+    };
+    request.mode = spec->copy ? WIRE_MODE_COPY : WIRE_MODE_REPLACE;
+    request.min_sqnr_db = spec->min_sqnr_db;
+    request.max_error = spec->max_error;
+    if (spec->as)
+        strcpy(request.as, spec->as);
+    return start(session, WIRE_COMPRESS, &request, NULL, 0, receipt, op);
+}
+
+int hbm_decompress(hbm_session *session, const char *sel, hbm_op **op)
+{
+    struct wire_decompress_request request = {0};
+    int error = check_selector(session, sel, request.sel);
+
+    return error ? error : start(session, WIRE_DECOMPRESS, &request, NULL, 0, NULL, op);
+}
+
+int hbm_offload(hbm_session *session, const char *sel, unsigned tier, unsigned flags, hbm_op **op)
+{
+    struct wire_offload_request request = {.tier = tier, .flags = flags};
+    int error = check_selector(session, sel, request.sel);
+
+    if (!error && (tier == HBM_TIER_DEVICE || tier >= HBM_TIERS))
+        error = set_error(HBM_E_INVALID, "tier is neither HBM_TIER_HOST nor HBM_TIER_DISK");
+    if (!error && flags & ~(unsigned)HBM_FORCE)
+        error = set_error(HBM_E_INVALID, "flags has bits that hbm_offload does not take (0x%x)", flags);
+    return error ? error : start(session, WIRE_OFFLOAD, &request, NULL, 0, NULL, op);
+}
+
+int hbm_restore(hbm_session *session, const char *sel, hbm_op **op)
+{
+    struct wire_restore_request request = {0};
+    int error = check_selector(session, sel, request.sel);
+
+    return error ? error : start(session, WIRE_RESTORE, &request, NULL, 0, NULL, op);
+}
+
+static int op_check(const hbm_op *op)
+{
+    return op ? session_check(op->session) : set_error(HBM_E_INVALID, "the op is NULL");
+}
+
+int hbm_op_wait(hbm_op *op, uint32_t timeout_ms, struct hbm_op_status *status)
+{
+    int error = op_check(op);
+
+    return error ? error : wait_for(op->session, op->id, timeout_ms, status);
+}
+
+int hbm_op_cancel(hbm_op *op)
+{
+    struct wire_op_cancel_reply reply;
+    int error = op_check(op);
+
+    if (error)
+        return error;
+    return conn_call(&op->session->conn, WIRE_OP_CANCEL, &(struct wire_op_cancel_request){.op = op->id}, &reply,
+                     NULL, 0, NULL);
+}
+
+uint64_t hbm_op_id(const hbm_op *op)
+{
+    return op->id;
+}
+
+hbm_op *hbm_op_free(hbm_op *op)
+{
+    if (op)
+        session_remove(op->session, &op->node);
+    free(op);
+    return NULL;
+}

@@ -1,0 +1,81 @@
+/* A session: connection, residency words, mappings, and everything that was handed out under it.
+ *
+ * Order of locks: none is taken under session->mutex but those inside conn; no thread waits for the daemon with it
+ * held. What takes long (mapping, fences, a LOCK round trip) is guarded by mapping->busy instead (mapping.h). */
+#pragma once
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+
+#include "client/hbm.h"
+#include "client/lib/conn.h"
+#include "client/lib/util.h"
+#include "proto/lockword.h"
+#include "proto/messages.h"
+
+struct mapping;
+
+struct known_device {
+    char uuid[HBM_UUID_MAX];
+    bool is_cuda;
+};
+
+struct hbm_session {
+    struct conn conn;
+    struct node all;    /* fork.c's list of sessions */
+    _Atomic bool inert; /* this is a forked child's copy */
+    char *path;         /* of the socket */
+    struct known_device *devices;
+    unsigned n_devices;
+    bool has_thread;
+    _Atomic bool closing;
+    pthread_t thread;
+
+    _Atomic uint64_t *words;
+    _Atomic uint64_t used[LOCKWORD_SLOTS / 64]; /* a bit a slot that has a mapping */
+    /* When a slot's arena was last let go: an fd asked for before that may be of memory the arena has left since.
+     */
+    _Atomic uint64_t releases;
+    _Atomic uint64_t last_release[LOCKWORD_SLOTS];
+
+    pthread_mutex_t mutex; /* guards what follows, and `leases` and `busy` of every mapping */
+    pthread_cond_t claims; /* a mapping is no longer busy */
+    struct mapping *slots[LOCKWORD_SLOTS];
+    struct node leases, models, ops;
+};
+
+/* 0, or the error set: NULL, or a forked child's copy. First line of every public call. */
+int session_check(hbm_session *session);
+/* Handles what has arrived: without blocking on the daemon. */
+void session_dispatch(hbm_session *session);
+/* Links and unlinks one of the session's lists. */
+void session_add(hbm_session *session, struct node *list, struct node *node);
+void session_remove(hbm_session *session, struct node *node);
+
+/* The next slot at or after `slot` that has a mapping; LOCKWORD_SLOTS if there is none. */
+static inline uint32_t session_next_slot(hbm_session *session, uint32_t slot)
+{
+    while (slot < LOCKWORD_SLOTS) {
+        uint64_t rest = atomic_load_explicit(&session->used[slot / 64], memory_order_relaxed) >> (slot % 64);
+        if (rest)
+            return slot + (uint32_t)__builtin_ctzll(rest);
+        slot = (slot / 64 + 1) * 64;
+    }
+    return slot;
+}
+
+#define for_each_slot(session, slot)                                                                               \
+    for (uint32_t slot = session_next_slot(session, 0); slot < LOCKWORD_SLOTS;                                     \
+         slot = session_next_slot(session, slot + 1))
+
+/* fork.c */
+void fork_watch(hbm_session *session);
+void fork_unwatch(hbm_session *session);
+
+/* connect.c: a connected socket to a daemon whose uid may be trusted, or the error set. *path is malloc'd. */
+int connect_to_daemon(const struct hbm_options *options, char **path, int *ret);
+
+/* thread.c: the thread that reads what comes unasked. */
+int thread_start(hbm_session *session);
+void thread_stop(hbm_session *session);

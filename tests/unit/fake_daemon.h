@@ -1,0 +1,397 @@
+/* A daemon of a few hundred lines for libhbm's tests: speaks the protocol with memfds, and misbehaves when told to.
+ * Buffer "bN" is arena N in slot N + 3; "model" has all arenas, tensors "t0".. in groups "g0".. . One session at a
+ * time. */
+#pragma once
+
+#include <dirent.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include "client/hbm.h"
+#include "proto/lockword.h"
+#include "proto/memfd.h"
+#include "proto/messages.h"
+#include "proto/table.h"
+
+/* cmocka's asserts jump, which only the test's own thread may do: in others this ends the program. */
+#define MUST(condition)                                                                                            \
+    do {                                                                                                           \
+        if (!(condition)) {                                                                                        \
+            fprintf(stderr, "%s:%d: %s: %s\n", __FILE__, __LINE__, #condition, hbm_last_error_detail());           \
+            abort();                                                                                               \
+        }                                                                                                          \
+    } while (0)
+
+#define ARENAS 8
+#define BYTES 8192
+#define SLOT(arena) ((arena) + 3)
+
+static struct {
+    char dir[64];
+    int listener, words_fd;
+    _Atomic int socket;
+    pthread_t thread;
+    _Atomic uint64_t *words;
+    int fds[ARENAS];
+    _Atomic bool away[ARENAS];
+    _Atomic unsigned requests, detached, released, locks, commits;
+    /* what it is told to do */
+    _Atomic bool defer;       /* the next reply goes out after the one that follows it */
+    _Atomic bool event_first; /* an event before each reply */
+    _Atomic bool vanish;      /* GOODBYE and close at the next ATTACH */
+    _Atomic int refuse_lock;  /* error of every LOCK */
+    _Atomic bool refuse_hello;
+    _Atomic bool move_in_attach; /* between an ATTACH and its reply the arena moves */
+    _Atomic int ask_during_lock; /* arena asked back while a LOCK waits, -1 none */
+} fake;
+
+static void fake_send(const struct packet_header *header, const void *body, size_t size, const int *fds, unsigned n)
+{
+    packet_send(fake.socket, header, body, size, fds, n);
+}
+
+static void fake_event(uint32_t opcode, const void *body)
+{
+    fake_send(&(struct packet_header){.opcode = opcode}, body, wire_row(opcode)->request_size, NULL, 0);
+}
+
+static void ask_back(unsigned arena)
+{
+    lockword_request(&fake.words[SLOT(arena)]);
+    fake_event(WIRE_RECLAIM, &(struct wire_reclaim_request){.slot = SLOT(arena)});
+}
+
+static void fake_refuse(const struct packet_header *request, int error, const char *detail)
+{
+    struct packet_refusal refusal = {0};
+
+    strcpy(refusal.detail, detail);
+    fake_send(&(struct packet_header){.opcode = request->opcode, .serial = request->serial, .status = error},
+              &refusal, sizeof(refusal), NULL, 0);
+}
+
+/* The arena moves: other memory, same bytes. */
+static void fake_move(unsigned arena)
+{
+    char bytes[BYTES];
+    int fd = memfd_fixed("moved", BYTES);
+
+    MUST(pread(fake.fds[arena], bytes, BYTES, 0) == BYTES);
+    MUST(pwrite(fd, bytes, BYTES, 0) == BYTES);
+    close(fake.fds[arena]);
+    fake.fds[arena] = fd;
+}
+
+static void fake_attach(const struct packet_header *header, const struct wire_attach_request *request)
+{
+    struct wire_attach_reply reply = {0};
+    unsigned arena = request->name[1] - '0';
+    int fd;
+
+    if (request->name[0] != 'b' || arena >= ARENAS)
+        return fake_refuse(header, HBM_E_NOT_FOUND, "no buffer of that name");
+    reply.grant = (struct wire_grant){
+        .lease = ((uint64_t)(arena + 1) << 32) + fake.requests,
+        .buffer = 100 + arena,
+        .arena = 1000 + arena,
+        .arena_size = BYTES,
+        .offset = 256,
+        .size = 4096,
+        .slot = SLOT(arena),
+        .access = request->access,
+        .rank = 1,
+        .dims = {4096},
+        .present = !(request->flags & WIRE_UNLOCKED) || !fake.away[arena],
+    };
+    strcpy(reply.grant.name, request->name);
+    fd = fake.move_in_attach ? dup(fake.fds[arena]) : fake.fds[arena];
+    if (fake.move_in_attach) {
+        /* Let go of before the reply goes out: the descriptor in it is of memory that the arena has left. */
+        struct packet packet;
+        ask_back(arena);
+        MUST(packet_receive(fake.socket, &packet) == 0);
+        MUST(packet.header.opcode == WIRE_RELEASED);
+        fake_move(arena);
+        fake.move_in_attach = false;
+        fake.away[arena] = true;
+    } else if (reply.grant.present) {
+        fake.away[arena] = false;
+    }
+    fake_send(&(struct packet_header){.opcode = header->opcode, .serial = header->serial}, &reply, sizeof(reply),
+              &fd, reply.grant.present);
+    if (fd != fake.fds[arena])
+        close(fd);
+}
+
+static int fake_table(bool building)
+{
+    struct table_builder builder = {0};
+    char name[16];
+
+    for (unsigned i = 0; i < ARENAS; i++) {
+        snprintf(name, sizeof(name), "g%u", i);
+        table_add_arena(
+            &builder, &(struct table_arena){.arena = 1000 + i, .size = BYTES, .slot = SLOT(i), .present = 1}, name);
+        snprintf(name, sizeof(name), "t%u", i);
+        table_add_buffer(
+            &builder,
+            &(struct table_buffer){.buffer = 100 + i, .arena = i, .size = 4096, .rank = 1, .dims = {4096}}, name);
+    }
+    if (!building)
+        table_set_metadata(&builder, "{\"k\":1}", 7);
+    int fd = table_finish(&builder, "table");
+    table_builder_clear(&builder);
+    return fd;
+}
+
+/* Three descriptors a packet. */
+static void fake_model(const struct packet_header *header, bool building)
+{
+    struct wire_attach_model_reply reply = {
+        .lease = (uint64_t)99 << 32, .model = 5, .n_fds_total = ARENAS + 1, .must_build = building};
+    int fds[ARENAS + 1] = {fake_table(building)};
+
+    memcpy(fds + 1, fake.fds, sizeof(fake.fds));
+    for (unsigned at = 0; at < ARENAS + 1; at += 3) {
+        struct packet_header packet = {
+            .opcode = header->opcode, .serial = header->serial, .more = at + 3 < ARENAS + 1};
+        fake_event(WIRE_OP_ENDED, &(struct wire_op_ended_request){0});
+        fake_send(&packet, &reply, sizeof(reply), fds + at, 3);
+    }
+    close(fds[0]);
+}
+
+static void fake_lock(const struct packet_header *header, const struct wire_lock_request *request)
+{
+    struct wire_lock_reply reply = {.n = request->n};
+    int fds[128];
+    unsigned n = 0;
+
+    fake.locks++;
+    if (fake.ask_during_lock >= 0) {
+        struct packet packet;
+        ask_back((unsigned)fake.ask_during_lock);
+        MUST(packet_receive(fake.socket, &packet) == 0);
+        MUST(packet.header.opcode == WIRE_RELEASED);
+        fake.away[fake.ask_during_lock] = true;
+        fake.released++;
+        fake.ask_during_lock = -1;
+    }
+    if (fake.refuse_lock)
+        return fake_refuse(header, fake.refuse_lock, "the device is full of locked memory");
+    for (unsigned i = 0; i < request->n; i++) {
+        unsigned arena = request->slots[i] - 3;
+        lockword_withdraw(&fake.words[request->slots[i]]);
+        reply.fetched[i / 64] |= (uint64_t)1 << (i % 64);
+        fake.away[arena] = false;
+        fds[n++] = fake.fds[arena];
+    }
+    fake_send(&(struct packet_header){.opcode = header->opcode, .serial = header->serial}, &reply, sizeof(reply),
+              fds, n);
+}
+
+static void fake_hello(const struct packet_header *header, const struct wire_hello_request *request)
+{
+    struct wire_hello_reply reply = {.session = 1, .slots = LOCKWORD_SLOTS, .n_devices = 1};
+
+    if (fake.refuse_hello || request->version != WIRE_VERSION)
+        return fake_refuse(header, HBM_E_BAD_VERSION, "this daemon speaks version 2, you speak 1");
+    fake_send(&(struct packet_header){.opcode = header->opcode, .serial = header->serial}, &reply, sizeof(reply),
+              &fake.words_fd, 1);
+}
+
+static void fake_answer(struct packet *packet)
+{
+    const struct packet_header *header = &packet->header;
+    struct packet_header answer = {.opcode = header->opcode, .serial = header->serial};
+    union {
+        unsigned char bytes[PACKET_BYTES_MAX];
+        struct wire_device_reply device;
+        struct wire_op_wait_reply wait;
+        uint64_t op;
+    } reply = {0};
+
+    switch (header->opcode) {
+    case WIRE_HELLO:
+        return fake_hello(header, (void *)packet->body);
+    case WIRE_ATTACH:
+        return fake_attach(header, (void *)packet->body);
+    case WIRE_ATTACH_MODEL:
+        return fake_model(header, false);
+    case WIRE_PUBLISH:
+        return fake_model(header, true);
+    case WIRE_LOCK:
+        return fake_lock(header, (void *)packet->body);
+    case WIRE_RELEASED:
+        fake.away[((struct wire_released_request *)packet->body)->slot - 3] = true;
+        fake_move(((struct wire_released_request *)packet->body)->slot - 3);
+        fake.released++;
+        return;
+    case WIRE_DETACH:
+        fake.detached++;
+        break;
+    case WIRE_COMMIT:
+        fake.commits++;
+        break;
+    case WIRE_DEVICE:
+        strcpy(reply.device.uuid, "host");
+        strcpy(reply.device.name, "host memory");
+        reply.device.ready = 1;
+        break;
+    case WIRE_OFFLOAD:
+    case WIRE_TRANSFER:
+        reply.op = 77;
+        break;
+    case WIRE_OP_WAIT:
+        reply.wait.state =
+            ((struct wire_op_wait_request *)packet->body)->timeout_ms ? WIRE_OP_DONE : WIRE_OP_RUNNING;
+        reply.wait.bytes_done = 5;
+        break;
+    }
+    fake_send(&answer, &reply, wire_row(header->opcode)->reply_size, NULL, 0);
+}
+
+static void fake_step(struct packet *packet)
+{
+    static struct packet held;
+    static bool holding;
+
+    if (packet->header.opcode == WIRE_ATTACH && fake.vanish) {
+        fake_event(WIRE_GOODBYE,
+                   &(struct wire_goodbye_request){.error = HBM_E_LIMIT, .detail = "you ask too much"});
+        shutdown(fake.socket, SHUT_RDWR);
+        return;
+    }
+    if (fake.event_first && packet->header.serial)
+        fake_event(WIRE_RECLAIM, &(struct wire_reclaim_request){.slot = 4000});
+    if (fake.defer && packet->header.opcode == WIRE_ATTACH) {
+        held = *packet;
+        holding = true;
+        fake.defer = false;
+        return;
+    }
+    fake_answer(packet);
+    if (holding) {
+        holding = false;
+        fake_answer(&held);
+    }
+}
+
+static void *fake_run(void *unused)
+{
+    static struct packet packet;
+
+    (void)unused;
+    while ((fake.socket = accept4(fake.listener, NULL, NULL, SOCK_CLOEXEC)) >= 0) {
+        while (packet_receive(fake.socket, &packet) == 0) {
+            fake.requests++;
+            fake_step(&packet);
+            packet_close_fds(&packet);
+        }
+        close(atomic_exchange(&fake.socket, -1));
+    }
+    return NULL;
+}
+
+static int listen_at(const char *path)
+{
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+
+    strcpy(address.sun_path, path);
+    MUST(bind(fd, (struct sockaddr *)&address, sizeof(address)) == 0);
+    MUST(listen(fd, 8) == 0);
+    return fd;
+}
+
+static int start_fake(void **state)
+{
+    char path[96];
+
+    (void)state;
+    memset(&fake, 0, sizeof(fake));
+    fake.ask_during_lock = fake.socket = -1;
+    strcpy(fake.dir, "/tmp/test_libhbm.XXXXXX");
+    MUST(mkdtemp(fake.dir));
+    snprintf(path, sizeof(path), "%s/hbmd.sock", fake.dir);
+    fake.listener = listen_at(path);
+    fake.words_fd = memfd_fixed("words", LOCKWORD_PAGE_BYTES);
+    fake.words = mmap(NULL, LOCKWORD_PAGE_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, fake.words_fd, 0);
+    for (unsigned i = 0; i < ARENAS; i++) {
+        fake.fds[i] = memfd_fixed("arena", BYTES);
+        fake.away[i] = false;
+    }
+    return pthread_create(&fake.thread, NULL, fake_run, NULL);
+}
+
+static int stop_fake(void **state)
+{
+    char path[96];
+
+    (void)state;
+    shutdown(fake.listener, SHUT_RDWR);
+    if (fake.socket >= 0)
+        shutdown(fake.socket, SHUT_RDWR); /* of a test that failed with its session open */
+    pthread_join(fake.thread, NULL);
+    close(fake.listener);
+    close(fake.words_fd);
+    munmap((void *)fake.words, LOCKWORD_PAGE_BYTES);
+    for (unsigned i = 0; i < ARENAS; i++)
+        close(fake.fds[i]);
+    snprintf(path, sizeof(path), "%s/hbmd.sock", fake.dir);
+    unlink(path);
+    rmdir(fake.dir);
+    return 0;
+}
+
+/* ---- Helpers ---- */
+
+static hbm_session *open_with(unsigned flags)
+{
+    hbm_session *session;
+
+    MUST(hbm_open(&(struct hbm_options){.runtime_dir = fake.dir, .flags = flags}, &session) == 0);
+    return session;
+}
+
+static hbm_lease *attach(hbm_session *session, const char *name)
+{
+    hbm_lease *lease = NULL;
+
+    MUST(hbm_attach(session, name, HBM_RW, 0, 1000, &lease) == 0);
+    return lease;
+}
+
+#define EVENTUALLY(condition)                                                                                      \
+    do {                                                                                                           \
+        for (int tries_ = 0; tries_ < 4000 && !(condition); tries_++)                                              \
+            usleep(1000);                                                                                          \
+        MUST(condition);                                                                                           \
+    } while (0)
+
+static bool is_mapped(const void *address)
+{
+    return msync((void *)((uintptr_t)address & ~(uintptr_t)4095), 4096, MS_ASYNC) == 0;
+}
+
+static uint64_t word_of(unsigned arena)
+{
+    return fake.words[SLOT(arena)];
+}
+
+static unsigned count_fds(void)
+{
+    DIR *dir = opendir("/proc/self/fd");
+    unsigned n = 0;
+
+    while (readdir(dir))
+        n++;
+    closedir(dir);
+    return n;
+}
