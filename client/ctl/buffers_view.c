@@ -1,0 +1,103 @@
+/* Buffers for people: ls, show, hash. */
+#include <stdio.h>
+#include <string.h>
+
+#include "client/ctl/cell.h"
+#include "client/ctl/grid.h"
+#include "client/ctl/report.h"
+#include "client/ctl/scoped.h"
+#include "client/ctl/units.h"
+#include "client/ctl/verbs.h"
+
+static const cJSON *member(const cJSON *row, const char *name)
+{
+    return cJSON_GetObjectItemCaseSensitive(row, name);
+}
+
+void show_buffers(const struct cli *cli, const cJSON *buffers)
+{
+    static const char *const titles[] = {"NAME", "ID",       ">SIZE",  "DTYPE",  "SHAPE",
+                                         "TIER", "ENCODING", "HANDLE", "LEASES", NULL};
+    const cJSON *row;
+    struct grid grid;
+
+    grid_begin(&grid, titles);
+    cJSON_ArrayForEach(row, buffers)
+    {
+        grid_member(&grid, row, "name");
+        grid_member(&grid, row, "id");
+        grid_bytes(&grid, row, "size");
+        grid_member(&grid, row, "dtype");
+        grid_take(&grid, cell_shape(member(row, "shape")));
+        grid_member(&grid, row, "tier");
+        grid_member(&grid, row, "encoding");
+        grid_member(&grid, row, "handle");
+        grid_take(&grid, cell_leases(member(row, "leases")));
+    }
+    grid_end(&grid, cli);
+}
+
+static char *detail_text(const cJSON *item)
+{
+    if (!strcmp(item->string, "shape"))
+        return cell_shape(item);
+    if (!strcmp(item->string, "leases"))
+        return cell_leases(item);
+    return cell_text(item);
+}
+
+static bool counts_bytes(const char *name)
+{
+    return !strcmp(name, "size") || !strcmp(name, "stored_size") || !strncmp(name, "bytes_", strlen("bytes_"));
+}
+
+/* A receipt, say, is a row of its own, further in. */
+static void print_members(const cJSON *row, int indent)
+{
+    const cJSON *item;
+
+    cJSON_ArrayForEach(item, row)
+    {
+        if (cJSON_IsObject(item)) {
+            printf("%*s%s\n", indent, "", item->string);
+            print_members(item, indent + 2);
+            continue;
+        }
+        _cleanup_free_ char *text = detail_text(item);
+        char size[UNITS_TEXT];
+        report_clean(text);
+        printf("%*s%-*s %s", indent, "", 20 - indent, item->string, text);
+        if (cJSON_IsNumber(item) && counts_bytes(item->string) && item->valuedouble >= 1024)
+            printf(" (%s)", units_bytes(item->valuedouble, size));
+        putchar('\n');
+    }
+}
+
+void show_details(const struct cli *cli, const cJSON *buffers)
+{
+    const cJSON *row;
+
+    (void)cli;
+    cJSON_ArrayForEach(row, buffers)
+    {
+        if (row != buffers->child)
+            putchar('\n');
+        print_members(row, 0);
+    }
+}
+
+void show_hashes(const struct cli *cli, const cJSON *rows)
+{
+    const cJSON *row;
+
+    (void)cli;
+    cJSON_ArrayForEach(row, rows)
+    {
+        const char *hash = cJSON_GetStringValue(member(row, "hash"));
+        if (!hash)
+            continue; /* a failed row: told at the end */
+        _cleanup_free_ char *name = cell_text(member(row, "name"));
+        report_clean(name);
+        printf("%s  %s\n", hash, name);
+    }
+}

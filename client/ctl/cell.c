@@ -1,0 +1,79 @@
+#include "client/ctl/cell.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "client/ctl/scoped.h"
+#include "client/ctl/text.h"
+#include "client/ctl/units.h"
+
+static char *copy(const char *text)
+{
+    char *twin = strdup(text);
+
+    if (!twin)
+        abort();
+    return twin;
+}
+
+/* Each item by `one`, with `between`; `none` for an empty list. */
+static char *joined(const cJSON *list, const char *between, const char *none, char *(*one)(const cJSON *))
+{
+    char *text = NULL;
+    size_t size = 0;
+    FILE *out = open_memstream(&text, &size);
+    const cJSON *item;
+
+    if (!out)
+        abort();
+    cJSON_ArrayForEach(item, list)
+    {
+        _cleanup_free_ char *piece = one(item);
+        fprintf(out, "%s%s", item == list->child ? "" : between, piece);
+    }
+    if (!list->child)
+        fputs(none, out);
+    fclose(out);
+    return text ? text : copy(none);
+}
+
+char *cell_text(const cJSON *item)
+{
+    char number[UNITS_TEXT];
+
+    if (!item || cJSON_IsNull(item))
+        return copy("-");
+    if (cJSON_IsString(item))
+        return copy(*item->valuestring ? item->valuestring : "-");
+    if (cJSON_IsNumber(item))
+        return copy(units_number(item->valuedouble, number));
+    if (cJSON_IsBool(item))
+        return copy(cJSON_IsTrue(item) ? "yes" : "no");
+    if (cJSON_IsArray(item))
+        return joined(item, ", ", "-", cell_text);
+    char *text = cJSON_PrintUnformatted(item);
+    return text ? text : copy("?");
+}
+
+char *cell_shape(const cJSON *shape)
+{
+    return cJSON_IsArray(shape) ? joined(shape, "x", "scalar", cell_text) : cell_text(shape);
+}
+
+static char *lease_text(const cJSON *lease)
+{
+    _cleanup_free_ char *pid = cell_text(cJSON_GetObjectItemCaseSensitive(lease, "pid"));
+    _cleanup_free_ char *access = cell_text(cJSON_GetObjectItemCaseSensitive(lease, "access"));
+    const cJSON *locked = cJSON_GetObjectItemCaseSensitive(lease, "locked");
+
+    char *text = text_new("%s %s%s", pid, access, cJSON_IsFalse(locked) ? " unlocked" : "");
+    if (!text)
+        abort();
+    return text;
+}
+
+char *cell_leases(const cJSON *leases)
+{
+    return cJSON_IsArray(leases) ? joined(leases, ", ", "-", lease_text) : cell_text(leases);
+}

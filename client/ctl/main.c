@@ -1,0 +1,39 @@
+/* hbmctl: the operator's tool. What it can do is in verbs.c. */
+#include <errno.h>
+#include <locale.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "client/ctl/cli.h"
+#include "client/ctl/verbs.h"
+
+static int run(struct cli *cli)
+{
+    if (cli->version) {
+        puts("hbmctl " HBM_VERSION);
+        return EXIT_DONE;
+    }
+    if (cli->help) {
+        /* `hbmctl VERB --help` reads as `hbmctl help VERB`. */
+        cli->n_words = cli->verb && cli->verb->run != run_help;
+        cli->words[0] = cli->verb ? cli->verb->name : NULL;
+        return run_help(cli);
+    }
+    return cli->verb->run(cli);
+}
+
+int main(int argc, char **argv)
+{
+    static struct cli cli;
+
+    setlocale(LC_CTYPE, "");
+    int status = cli_parse(&cli, argc, argv);
+    if (!status)
+        status = run(&cli);
+    if ((fflush(stdout) || ferror(stdout)) && status == EXIT_DONE) {
+        fprintf(stderr, "hbmctl: the output could not be written: %s; free space or write elsewhere\n",
+                strerror(errno));
+        status = EXIT_REFUSED;
+    }
+    return status;
+}

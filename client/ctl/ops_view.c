@@ -1,0 +1,186 @@
+/* Operations and what they did, for people. */
+#include <stdio.h>
+#include <string.h>
+
+#include "client/ctl/cell.h"
+#include "client/ctl/grid.h"
+#include "client/ctl/report.h"
+#include "client/ctl/scoped.h"
+#include "client/ctl/units.h"
+#include "client/ctl/verbs.h"
+
+static const cJSON *member(const cJSON *row, const char *name)
+{
+    return cJSON_GetObjectItemCaseSensitive(row, name);
+}
+
+static bool number(const cJSON *row, const char *name, double *value)
+{
+    const cJSON *item = member(row, name);
+
+    *value = cJSON_IsNumber(item) ? item->valuedouble : 0;
+    return cJSON_IsNumber(item);
+}
+
+/* A row with nothing to show: failures are told at the end of the verb, what was passed over by print_skipped. */
+static bool did_nothing(const cJSON *row)
+{
+    return cJSON_IsString(member(row, "error")) || cJSON_IsString(member(row, "skipped"));
+}
+
+static void print_skipped(const cJSON *rows)
+{
+    const cJSON *row;
+
+    cJSON_ArrayForEach(row, rows)
+    {
+        if (!cJSON_IsString(member(row, "skipped")))
+            continue;
+        _cleanup_free_ char *name = cell_text(member(row, "name"));
+        _cleanup_free_ char *why = cell_text(member(row, "skipped"));
+        report_clean(name);
+        report_clean(why);
+        printf("%s: left as it is: %s\n", name, why);
+    }
+}
+
+static void rate_cell(struct grid *grid, const cJSON *row)
+{
+    double rate;
+
+    if (number(row, "gb_per_s", &rate))
+        grid_cell(grid, "%.3g", rate);
+    else
+        grid_cell(grid, "-");
+}
+
+static void op_cells(struct grid *grid, const cJSON *row)
+{
+    char done[UNITS_TEXT], total[UNITS_TEXT];
+    double bytes_done, bytes_total;
+
+    grid_member(grid, row, "op");
+    grid_member(grid, row, "verb");
+    grid_member(grid, row, "state");
+    number(row, "bytes_done", &bytes_done);
+    number(row, "bytes_total", &bytes_total);
+    grid_cell(grid, "%s of %s", units_bytes(bytes_done, done), units_bytes(bytes_total, total));
+    grid_seconds(grid, row, "seconds");
+    rate_cell(grid, row);
+    grid_member(grid, row, "owner");
+    grid_member(grid, row, "error");
+    grid_member(grid, row, "detail");
+}
+
+static const char *const op_titles[] = {"OP",    "VERB",  "STATE", ">BYTES", ">TIME",
+                                        ">GB/s", "OWNER", "ERROR", "DETAIL", NULL};
+
+void show_ops(const struct cli *cli, const cJSON *ops)
+{
+    const cJSON *row;
+    struct grid grid;
+
+    grid_begin(&grid, op_titles);
+    cJSON_ArrayForEach(row, ops) op_cells(&grid, row);
+    grid_end(&grid, cli);
+}
+
+void show_op(const struct cli *cli, const cJSON *op)
+{
+    struct grid grid;
+
+    grid_begin(&grid, op_titles);
+    op_cells(&grid, op);
+    grid_end(&grid, cli);
+}
+
+/* JSON has no infinity: a ratio that has none is null, and means that the result is exact. */
+static void sqnr_cell(struct grid *grid, const cJSON *row)
+{
+    const cJSON *item = member(row, "sqnr_db");
+
+    if (cJSON_IsNumber(item))
+        grid_cell(grid, "%.2f", item->valuedouble);
+    else
+        grid_cell(grid, "%s", cJSON_IsNull(item) ? "exact" : "-");
+}
+
+static void clipped_cell(struct grid *grid, const cJSON *row)
+{
+    double fraction;
+
+    if (number(row, "clipped_fraction", &fraction))
+        grid_cell(grid, "%.3g %%", fraction * 100);
+    else
+        grid_cell(grid, "-");
+}
+
+void show_receipts(const struct cli *cli, const cJSON *rows)
+{
+    static const char *const titles[] = {"NAME",       "ENCODING", ">BEFORE", ">AFTER", ">RATIO", ">SQNR dB",
+                                         ">MAX ERROR", ">CLIPPED", ">TIME",   ">GB/s",  NULL};
+    const cJSON *row;
+    struct grid grid;
+
+    grid_begin(&grid, titles);
+    cJSON_ArrayForEach(row, rows)
+    {
+        double before, after;
+        if (did_nothing(row))
+            continue;
+        grid_member(&grid, row, "name");
+        grid_member(&grid, row, "encoding");
+        grid_bytes(&grid, row, "bytes_before");
+        grid_bytes(&grid, row, "bytes_after");
+        if (number(row, "bytes_before", &before) && number(row, "bytes_after", &after) && after > 0)
+            grid_cell(&grid, "%.2f", before / after);
+        else
+            grid_cell(&grid, "-");
+        sqnr_cell(&grid, row);
+        grid_member(&grid, row, "max_abs_error");
+        clipped_cell(&grid, row);
+        grid_seconds(&grid, row, "seconds");
+        rate_cell(&grid, row);
+    }
+    grid_end(&grid, cli);
+    print_skipped(rows);
+}
+
+void show_moves(const struct cli *cli, const cJSON *rows)
+{
+    static const char *const titles[] = {"NAME", "ID", "TIER", ">SIZE", ">TIME", ">GB/s", NULL};
+    const cJSON *row;
+    struct grid grid;
+
+    grid_begin(&grid, titles);
+    cJSON_ArrayForEach(row, rows)
+    {
+        if (did_nothing(row))
+            continue;
+        grid_member(&grid, row, "name");
+        grid_member(&grid, row, "id");
+        grid_member(&grid, row, "tier");
+        grid_bytes(&grid, row, "size");
+        grid_seconds(&grid, row, "seconds");
+        rate_cell(&grid, row);
+    }
+    grid_end(&grid, cli);
+    print_skipped(rows);
+}
+
+void show_line(const struct cli *cli, const cJSON *result)
+{
+    const cJSON *item;
+
+    (void)cli;
+    cJSON_ArrayForEach(item, result)
+    {
+        bool bytes = item->string && !strcmp(item->string, "bytes") && cJSON_IsNumber(item);
+        _cleanup_free_ char *text = cell_text(item);
+        char size[UNITS_TEXT];
+        report_clean(text);
+        printf("%s%s %s", item == result->child ? "" : ", ", item->string ? item->string : "",
+               bytes ? units_bytes(item->valuedouble, size) : text);
+    }
+    putchar('\n');
+}

@@ -1,0 +1,154 @@
+/* One screen each: the daemon, its devices, models, clients, configuration. */
+#include <stdio.h>
+#include <string.h>
+
+#include "client/ctl/cell.h"
+#include "client/ctl/grid.h"
+#include "client/ctl/report.h"
+#include "client/ctl/scoped.h"
+#include "client/ctl/units.h"
+#include "client/ctl/verbs.h"
+
+static const cJSON *member(const cJSON *row, const char *name)
+{
+    return cJSON_GetObjectItemCaseSensitive(row, name);
+}
+
+static double number(const cJSON *row, const char *name)
+{
+    const cJSON *item = member(row, name);
+
+    return cJSON_IsNumber(item) ? item->valuedouble : 0;
+}
+
+static void print_counts(const cJSON *status, const char *const *names)
+{
+    for (unsigned i = 0; names[i]; i++) {
+        _cleanup_free_ char *text = cell_text(member(status, names[i]));
+        printf("%s%s %s", i ? ", " : "", names[i], text);
+    }
+    putchar('\n');
+}
+
+void show_status(const struct cli *cli, const cJSON *status)
+{
+    static const char *const holds[] = {"buffers", "models", "sessions", "ops", "leases", NULL};
+    static const char *const history[] = {"quarantined", "reclaimed_sessions", "violations", "lost", "epoch", NULL};
+    _cleanup_free_ char *version = cell_text(member(status, "version"));
+    _cleanup_free_ char *pid = cell_text(member(status, "pid"));
+    char uptime[UNITS_TEXT], rss[UNITS_TEXT];
+
+    printf("hbmd %s, pid %s, up %s, %s resident\n", version, pid,
+           units_seconds(number(status, "uptime_seconds"), uptime), units_bytes(number(status, "rss_bytes"), rss));
+    print_counts(status, holds);
+    print_counts(status, history);
+    putchar('\n');
+    show_devices(cli, member(status, "devices"));
+}
+
+/* "1.5 GiB of 8.0 GiB", "-" for a tier that the device does not have. */
+static void tier_cell(struct grid *grid, const cJSON *device, const char *name)
+{
+    const cJSON *tier;
+    char used[UNITS_TEXT], capacity[UNITS_TEXT];
+
+    cJSON_ArrayForEach(tier, member(device, "tiers"))
+    {
+        const char *text = cJSON_GetStringValue(member(tier, "tier"));
+        if (text && !strcmp(text, name)) {
+            grid_cell(grid, "%s of %s", units_bytes(number(tier, "used"), used),
+                      units_bytes(number(tier, "capacity"), capacity));
+            return;
+        }
+    }
+    grid_cell(grid, "-");
+}
+
+void show_devices(const struct cli *cli, const cJSON *devices)
+{
+    static const char *const titles[] = {">N",    "UUID",  "NAME",    "KIND",      "STATE", ">DEVICE",
+                                         ">HOST", ">DISK", ">WORKER", ">RESTARTS", NULL};
+    const cJSON *row;
+    struct grid grid;
+
+    grid_begin(&grid, titles);
+    cJSON_ArrayForEach(row, devices)
+    {
+        grid_member(&grid, row, "index");
+        grid_member(&grid, row, "uuid");
+        grid_member(&grid, row, "name");
+        grid_member(&grid, row, "kind");
+        grid_member(&grid, row, "state");
+        tier_cell(&grid, row, "device");
+        tier_cell(&grid, row, "host");
+        tier_cell(&grid, row, "disk");
+        grid_member(&grid, row, "worker_pid");
+        grid_member(&grid, row, "worker_restarts");
+    }
+    grid_end(&grid, cli);
+}
+
+void show_models(const struct cli *cli, const cJSON *models)
+{
+    static const char *const titles[] = {"NAME",  "STATE", ">BUFFERS", ">GROUPS", ">BYTES", ">DEVICE",
+                                         ">HOST", ">DISK", "ON",       "OWNER",   "LEASES", NULL};
+    const cJSON *row;
+    struct grid grid;
+
+    grid_begin(&grid, titles);
+    cJSON_ArrayForEach(row, models)
+    {
+        const cJSON *tiers = member(row, "bytes_by_tier");
+        grid_member(&grid, row, "name");
+        grid_member(&grid, row, "state");
+        grid_member(&grid, row, "buffers");
+        grid_member(&grid, row, "groups");
+        grid_bytes(&grid, row, "bytes");
+        grid_bytes(&grid, tiers, "device");
+        grid_bytes(&grid, tiers, "host");
+        grid_bytes(&grid, tiers, "disk");
+        grid_member(&grid, row, "device");
+        grid_member(&grid, row, "owner");
+        grid_take(&grid, cell_leases(member(row, "leases")));
+    }
+    grid_end(&grid, cli);
+}
+
+void show_sessions(const struct cli *cli, const cJSON *sessions)
+{
+    static const char *const titles[] = {"SESSION", ">PID",   ">UID", "CLIENT",   "STATE",
+                                         ">LEASES", ">BYTES", ">AGE", "AWAITING", NULL};
+    const cJSON *row;
+    struct grid grid;
+
+    grid_begin(&grid, titles);
+    cJSON_ArrayForEach(row, sessions)
+    {
+        grid_member(&grid, row, "session");
+        grid_member(&grid, row, "pid");
+        grid_member(&grid, row, "uid");
+        grid_member(&grid, row, "client");
+        grid_member(&grid, row, "state");
+        grid_member(&grid, row, "leases");
+        grid_bytes(&grid, row, "bytes");
+        grid_seconds(&grid, row, "seconds");
+        grid_member(&grid, row, "awaiting");
+    }
+    grid_end(&grid, cli);
+}
+
+void show_config(const struct cli *cli, const cJSON *rows)
+{
+    const cJSON *row;
+
+    (void)cli;
+    cJSON_ArrayForEach(row, rows)
+    {
+        _cleanup_free_ char *key = cell_text(member(row, "key"));
+        _cleanup_free_ char *value = cell_text(member(row, "value"));
+        _cleanup_free_ char *source = cell_text(member(row, "source"));
+        report_clean(value);
+        report_clean(source);
+        printf("%s = %s (%s)\n", key, value, source);
+    }
+}

@@ -1,0 +1,85 @@
+#include "client/ctl/verbs.h"
+
+#include <stddef.h>
+#include <string.h>
+
+#define OPTIONS(...) (const struct option_row[]){__VA_ARGS__, {0}}
+#define FLAG(name, param) {name, NULL, param, OPTION_FLAG, false}
+#define TEXT(name, value, param) {name, value, param, OPTION_TEXT, false}
+#define NUMBER(name, value, param) {name, value, param, OPTION_NUMBER, false}
+#define REQUIRED(name, value, param) {name, value, param, OPTION_TEXT, true}
+#define ASYNC FLAG("--async", "async")
+
+/* clang-format off */
+static const struct verb verbs[] = {
+    {"status", "", 0, 0, NULL, "hbm.status", {0}, run_call, show_status, "the daemon at a glance"},
+    {"devices", "", 0, 0, NULL, "hbm.devices", {0}, run_call, show_devices, "devices and how full their tiers are"},
+    {"models", "", 0, 0, NULL, "hbm.models", {0}, run_call, show_models, "models and where they lie"},
+    {"sessions", "", 0, 0, NULL, "hbm.sessions", {0}, run_call, show_sessions, "connected clients"},
+    {"ops", "", 0, 0, NULL, "hbm.ops", {0}, run_call, show_ops, "operations, running and recent"},
+    {"ls", "[GLOB]", 0, 1, OPTIONS(TEXT("--group", "G", "group")), "hbm.ls", {"glob"}, run_call, show_buffers,
+     "buffers by name; nothing matched prints nothing"},
+    {"show", "SEL", 1, 1, NULL, "hbm.show", {"sel"}, run_call, show_details, "everything about buffers"},
+    {"hash", "SEL", 1, 1, NULL, "hbm.hash", {"sel"}, run_call, show_hashes,
+     "XXH3-64 of the bytes an attach would see, one line a buffer: HASH  NAME"},
+    {"attach", "SEL", 1, 1, OPTIONS(FLAG("--rw", NULL), NUMBER("--hold", "SECONDS", NULL)), NULL, {0}, run_attach, NULL,
+     "map buffers as any client would, print ADDRESS SIZE HASH NAME, hold the lease"},
+    {"load", "FILE.safetensors...|DIR", 1, CLI_WORDS_MAX,
+     OPTIONS(REQUIRED("--as", "MODEL", NULL), TEXT("--device", "UUID|N", NULL), FLAG("--shared", NULL),
+             FLAG("--replace", NULL)),
+     NULL, {0}, run_load, NULL, "publish the tensors of safetensors files as a model"},
+    {"save", "MODEL FILE.safetensors|DIR", 2, 2, NULL, NULL, {0}, run_save, NULL,
+     "write a loaded model back to files, byte for byte (DIR for several shards)"},
+    {"put", "NAME FILE", 2, 2, OPTIONS(TEXT("--device", "UUID|N", NULL), FLAG("--shared", NULL)), NULL, {0}, run_put,
+     NULL, "the bytes of a file as a new buffer, kept until it is freed"},
+    {"get", "NAME FILE", 2, 2, NULL, NULL, {0}, run_get, NULL, "the bytes of a buffer as a file"},
+    {"compress", "SEL", 1, 1,
+     OPTIONS(REQUIRED("--codec", "fp16|bf16|int8", "codec"),
+             TEXT("--granularity", "tensor|channel[:AXIS]|group:N", "granularity"),
+             TEXT("--calibrate", "minmax", "calibrate"), TEXT("--mode", "replace|copy", "mode"),
+             TEXT("--as", "NAME", "as"), NUMBER("--min-sqnr", "DB", "min_sqnr"),
+             NUMBER("--max-error", "E", "max_error"), ASYNC),
+     "hbm.compress", {"sel"}, run_operation, show_receipts, "encode buffers; prints what it cost in quality"},
+    {"decompress", "SEL", 1, 1, OPTIONS(ASYNC), "hbm.decompress", {"sel"}, run_operation, show_receipts,
+     "back to the published dtype"},
+    {"offload", "SEL", 1, 1, OPTIONS(REQUIRED("--to", "host|disk", "to"), FLAG("--force", "force"), ASYNC),
+     "hbm.offload", {"sel"}, run_operation, show_moves, "move buffers off the device, with what shares their arenas"},
+    {"restore", "SEL", 1, 1, OPTIONS(ASYNC), "hbm.restore", {"sel"}, run_operation, show_moves,
+     "move buffers back to the device"},
+    {"sleep", "MODEL", 1, 1, OPTIONS(TEXT("--to", "host|disk", "to"), ASYNC), "hbm.sleep", {"model"}, run_operation,
+     show_moves, "move a whole model off the device"},
+    {"wake", "MODEL", 1, 1, OPTIONS(ASYNC), "hbm.wake", {"model"}, run_operation, show_moves,
+     "move a whole model back to the device"},
+    {"wait", "OP", 1, 1, OPTIONS(NUMBER("--timeout", "SECONDS", "timeout_seconds")), "hbm.wait", {"op"}, run_wait,
+     show_op, "wait for an operation; fails if it failed"},
+    {"cancel", "OP", 1, 1, NULL, "hbm.cancel", {"op"}, run_cancel, show_op, "cancel an operation: all of it or nothing"},
+    {"free", "SEL", 1, 1, NULL, "hbm.free", {"sel"}, run_call, show_moves, "free buffers that nobody leases"},
+    {"rm", "MODEL", 1, 1, NULL, "hbm.rm", {"model"}, run_call, show_line, "remove a model that nobody leases"},
+    {"rename", "NAME NEW", 2, 2, NULL, "hbm.rename", {"name", "to"}, run_call, show_line, "rename a buffer or a model"},
+    {"kick", "SESSION", 1, 1, NULL, "hbm.kick", {"session"}, run_call, show_line, "disconnect a client"},
+    {"drain", "", 0, 0, OPTIONS(TEXT("--device", "UUID|N", "device")), "hbm.drain", {0}, run_call, show_moves,
+     "grant nothing new on a device and move what is unleased to host memory"},
+    {"events", "", 0, 0,
+     OPTIONS(FLAG("--follow", NULL), NUMBER("--since", "SEQ", "since"), NUMBER("--limit", "N", "limit")), "hbm.events",
+     {0}, run_events, NULL, "what happened, oldest first"},
+    {"config", "", 0, 0, NULL, "hbm.config", {0}, run_call, show_config,
+     "the effective configuration and where each value came from"},
+    {"rpc", "METHOD [JSON]", 1, 2, NULL, NULL, {0}, run_rpc, NULL, "call any method; prints its result as JSON"},
+    {"help", "[VERB]", 0, 1, NULL, NULL, {0}, run_help, NULL, "this text, or everything about a verb"},
+};
+/* clang-format on */
+
+const struct verb *verb_by_name(const char *name)
+{
+    for (size_t i = 0; i < sizeof(verbs) / sizeof(verbs[0]); i++)
+        if (!strcmp(verbs[i].name, name))
+            return &verbs[i];
+    return NULL;
+}
+
+const struct verb *verb_next(const struct verb *verb)
+{
+    const struct verb *next = verb ? verb + 1 : verbs;
+
+    return next < verbs + sizeof(verbs) / sizeof(verbs[0]) ? next : NULL;
+}

@@ -1,0 +1,37 @@
+/* The verbs of hbmctl: one row holds everything about one. */
+#pragma once
+
+#include "client/ctl/cli.h"
+
+const struct verb *verb_by_name(const char *name);
+/* Every verb in turn, the first for NULL, NULL after the last. */
+const struct verb *verb_next(const struct verb *verb);
+
+/* Run: what a row's `run` may be. Each returns the exit status. */
+int run_call(const struct cli *cli);      /* calls the method, shows the result */
+int run_operation(const struct cli *cli); /* a method that may take a while, with --async */
+int run_wait(const struct cli *cli);
+int run_cancel(const struct cli *cli);
+int run_events(const struct cli *cli);
+int run_rpc(const struct cli *cli);
+int run_help(const struct cli *cli);
+int run_load(const struct cli *cli);
+int run_save(const struct cli *cli);
+int run_put(const struct cli *cli);
+int run_get(const struct cli *cli);
+int run_attach(const struct cli *cli);
+
+/* Show: an RPC result for people. */
+void show_status(const struct cli *cli, const cJSON *status);
+void show_devices(const struct cli *cli, const cJSON *devices);
+void show_models(const struct cli *cli, const cJSON *models);
+void show_sessions(const struct cli *cli, const cJSON *sessions);
+void show_ops(const struct cli *cli, const cJSON *ops);
+void show_op(const struct cli *cli, const cJSON *op);
+void show_buffers(const struct cli *cli, const cJSON *buffers);
+void show_details(const struct cli *cli, const cJSON *buffers);
+void show_hashes(const struct cli *cli, const cJSON *rows);
+void show_receipts(const struct cli *cli, const cJSON *rows);
+void show_moves(const struct cli *cli, const cJSON *rows);
+void show_line(const struct cli *cli, const cJSON *result); /* NAME: one line of members */
+void show_config(const struct cli *cli, const cJSON *rows);
