@@ -1,0 +1,158 @@
+/* hbm.ls and hbm.show. */
+#include <fnmatch.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "daemon/base/cleanup.h"
+#include "daemon/core/names.h"
+#include "daemon/rpc/dispatch.h"
+#include "daemon/rpc/rows.h"
+
+static const char *handle_text(const struct arena *arena)
+{
+    if (arena->handle == HBM_HANDLE_FD)
+        return arena->device->is_cuda ? "vmm-fd" : "memfd";
+    return hbm_handle_name(arena->handle);
+}
+
+static const char *state_text(const struct buffer *buffer)
+{
+    if (buffer->arena->extent->lost)
+        return "lost";
+    if (buffer->model && buffer->model->state == MODEL_BUILDING)
+        return "building";
+    if (buffer->model && !buffer->model->listed)
+        return "replaced";
+    return buffer->arena->transition ? "moving" : "ready";
+}
+
+static void write_receipt(struct writer *writer, const struct buffer *buffer)
+{
+    const struct hbm_receipt *receipt = &buffer->receipt;
+
+    if (!buffer->has_receipt) {
+        write_null(writer, "receipt");
+        return;
+    }
+    write_open(writer, "receipt", '{');
+    write_number(writer, "bytes_before", receipt->bytes_before);
+    write_number(writer, "bytes_after", receipt->bytes_after);
+    write_real(writer, "sqnr_db", receipt->sqnr_db);
+    write_real(writer, "max_abs_error", receipt->max_abs_error);
+    write_real(writer, "clipped_fraction", receipt->clipped_fraction);
+    write_real(writer, "seconds", receipt->seconds);
+    write_close(writer, '}');
+}
+
+static void write_optional(struct writer *writer, const char *key, const char *text)
+{
+    write_string(writer, key, *text ? text : NULL);
+}
+
+void write_buffer(struct writer *writer, struct lease_index *index, const struct principal *who,
+                  const struct buffer *buffer)
+{
+    const struct arena *arena = buffer->arena;
+    char name[HBM_NAME_MAX + 16], encoding[64];
+
+    buffer_name_for(buffer, who, name, sizeof(name));
+    hbm_encoding_text(&buffer->encoding, encoding, sizeof(encoding));
+    write_open(writer, NULL, '{');
+    write_id(writer, "id", buffer->id);
+    write_optional(writer, "name", name);
+    write_optional(writer, "group", arena->group);
+    write_string(writer, "model", buffer->model ? buffer->model->name : NULL);
+    write_number(writer, "owner", arena->owner.uid);
+    write_number(writer, "size", buffer_raw_size(buffer));
+    write_number(writer, "stored_size", buffer->size + (buffer->scale ? buffer->scale->size : 0));
+    write_string(writer, "dtype", hbm_dtype_name(buffer->dtype));
+    write_open(writer, "shape", '[');
+    for (uint32_t i = 0; i < buffer->rank; i++)
+        write_number(writer, NULL, buffer->dims[i]);
+    write_close(writer, ']');
+    write_string(writer, "tier", hbm_tier_name(arena_tier(arena)));
+    write_string(writer, "encoding", encoding);
+    write_string(writer, "handle", handle_text(arena));
+    write_string(writer, "device", arena->device->uuid);
+    write_number(writer, "version", buffer->version);
+    write_string(writer, "state", state_text(buffer));
+    write_bool(writer, "keep", buffer->keep);
+    write_text(writer, "mode", "%04o", arena->mode);
+    write_buffer_leases(writer, index, buffer);
+    write_receipt(writer, buffer);
+    write_close(writer, '}');
+}
+
+static bool wanted(const struct buffer *buffer, const struct principal *who, const char *glob)
+{
+    char name[HBM_NAME_MAX + 16];
+
+    if (!glob)
+        return true;
+    buffer_name_for(buffer, who, name, sizeof(name));
+    return *name && (!strcmp(name, glob) || !fnmatch(glob, name, 0));
+}
+
+static void answer_selection(struct request *request, struct lease_index *index, const struct selection *selection,
+                             const char *glob)
+{
+    const struct principal *who = &request->connection->who;
+    struct writer *writer = answer_begin(request);
+
+    write_open(writer, "result", '[');
+    for (size_t i = 0; i < selection->n; i++)
+        if (wanted(selection->buffers[i], who, glob))
+            write_buffer(writer, index, who, selection->buffers[i]);
+    write_close(writer, ']');
+    answer_end(request);
+}
+
+/* Everything, the nameless included, which no selector names. */
+static void answer_all(struct request *request, struct lease_index *index)
+{
+    const struct principal *who = &request->connection->who;
+    struct writer *writer = answer_begin(request);
+
+    write_open(writer, "result", '[');
+    list_for_each (node, &request->core->buffers) {
+        const struct buffer *buffer = list_entry(node, struct buffer, node);
+        if (!buffer->parent && buffer_visible(buffer, who))
+            write_buffer(writer, index, who, buffer);
+    }
+    write_close(writer, ']');
+    answer_end(request);
+}
+
+void handle_LS(struct request *request, const struct LS_args *args)
+{
+    _cleanup_(lease_index_clear) struct lease_index index;
+    _cleanup_(selection_clear) struct selection selection = {0};
+    char detail[HBM_DETAIL_MAX] = "", group[HBM_NAME_MAX + 8];
+    int error;
+
+    if (!lease_index_make(&index, request->core))
+        return answer_refuse(request, INTERNAL_ERROR, "no memory for the answer");
+    if (!args->glob && !args->group)
+        return answer_all(request, &index);
+    snprintf(group, sizeof(group), "group:%s", args->group ? args->group : "");
+    error = select_buffers(request->core, &request->connection->who, args->group ? group : args->glob, &selection,
+                           detail);
+    /* A list of nothing is an answer, not an error. */
+    if (error && error != HBM_E_NOT_FOUND)
+        return answer_refuse(request, error, "%s", detail);
+    answer_selection(request, &index, &selection, args->group ? args->glob : NULL);
+}
+
+void handle_SHOW(struct request *request, const struct SHOW_args *args)
+{
+    _cleanup_(lease_index_clear) struct lease_index index;
+    _cleanup_(selection_clear) struct selection selection = {0};
+    char detail[HBM_DETAIL_MAX] = "";
+
+    if (!lease_index_make(&index, request->core))
+        return answer_refuse(request, INTERNAL_ERROR, "no memory for the answer");
+    int error = select_buffers(request->core, &request->connection->who, args->sel, &selection, detail);
+    if (error)
+        return answer_refuse(request, error, "%s", detail);
+    answer_selection(request, &index, &selection, NULL);
+}

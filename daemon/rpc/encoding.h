@@ -1,0 +1,11 @@
+/* How a person names an encoding: a codec, and what shares a scale. */
+#pragma once
+
+#include <stdbool.h>
+
+#include "proto/vocab.h"
+
+#define GRANULARITY_DEFAULT 0xff /* core's: channel 0, tensor where there is one dimension at most */
+
+/* granularity: "tensor", "channel", "channel:AXIS", "group:N" or NULL. False with a sentence in *why. */
+bool encoding_parse(const char *codec, const char *granularity, struct hbm_encoding *encoding, const char **why);

@@ -1,0 +1,120 @@
+#include "daemon/rpc/leases.h"
+
+#include <stdlib.h>
+
+#include "daemon/core/buffer.h"
+
+static int by_held(const void *a, const void *b)
+{
+    const struct lease_entry *left = a, *right = b;
+
+    if (left->held != right->held)
+        return (uintptr_t)left->held < (uintptr_t)right->held ? -1 : 1;
+    return left->lease->id < right->lease->id ? -1 : left->lease->id > right->lease->id;
+}
+
+bool lease_index_make(struct lease_index *index, struct core *core)
+{
+    size_t n = 0;
+
+    *index = (struct lease_index){0};
+    list_for_each (session, &core->sessions)
+        list_for_each (node, &list_entry(session, struct session, node)->leases)
+            n++;
+    if (!n)
+        return true;
+    index->entries = calloc(n, sizeof(*index->entries));
+    if (!index->entries)
+        return false;
+    list_for_each (session, &core->sessions) {
+        list_for_each (node, &list_entry(session, struct session, node)->leases) {
+            const struct lease *lease = list_entry(node, struct lease, node);
+            index->entries[index->n++] = (struct lease_entry){
+                .held = lease->model ? (const void *)lease->model : lease->buffer,
+                .lease = lease,
+            };
+        }
+    }
+    qsort(index->entries, n, sizeof(*index->entries), by_held);
+    return true;
+}
+
+void lease_index_clear(struct lease_index *index)
+{
+    free(index->entries);
+    *index = (struct lease_index){0};
+}
+
+/* The first entry of what is held; those of the same follow it. NULL if there is none. */
+static struct lease_entry *find(struct lease_index *index, const void *held)
+{
+    size_t low = 0, high = index->n;
+
+    while (low < high) {
+        size_t middle = low + (high - low) / 2;
+        if ((uintptr_t)index->entries[middle].held < (uintptr_t)held)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low < index->n && index->entries[low].held == held ? &index->entries[low] : NULL;
+}
+
+static bool locked(const struct mapping *mapping)
+{
+    const struct session *session = mapping->session;
+
+    return session->words &&
+           (atomic_load_explicit(&session->words[mapping->slot], memory_order_relaxed) & LOCKWORD_COUNT);
+}
+
+/* arena NULL: any of the lease's. */
+static bool lease_locked(struct lease_entry *entry, const struct arena *arena)
+{
+    const struct lease *lease = entry->lease;
+
+    for (uint32_t i = 0; i < lease->n_mappings; i++) {
+        uint32_t at = (entry->hint + i) % lease->n_mappings;
+        const struct mapping *mapping = lease->mappings[at];
+        if (!mapping || (arena && mapping->arena != arena))
+            continue;
+        entry->hint = at;
+        if (arena || locked(mapping))
+            return locked(mapping);
+    }
+    /* A reader of a buffer that was replaced has the old memory, which belongs to no arena any more. */
+    return arena && lease->buffer && lease->n_mappings && locked(lease->mappings[0]);
+}
+
+static void write_leases(struct writer *writer, struct lease_index *index, const void *held,
+                         const struct arena *arena)
+{
+    for (struct lease_entry *entry = find(index, held); entry && entry < index->entries + index->n; entry++) {
+        const struct session *session = entry->lease->session;
+        if (entry->held != held)
+            break;
+        write_open(writer, NULL, '{');
+        write_integer(writer, "pid", session->pid);
+        write_number(writer, "uid", session->who.owner.uid);
+        write_id(writer, "session", session->id);
+        write_string(writer, "access", entry->lease->access == HBM_RW ? "rw" : "ro");
+        write_bool(writer, "locked", lease_locked(entry, arena));
+        write_close(writer, '}');
+    }
+}
+
+void write_buffer_leases(struct writer *writer, struct lease_index *index, const struct buffer *buffer)
+{
+    write_open(writer, "leases", '[');
+    write_leases(writer, index, buffer, buffer->arena);
+    if (buffer->model)
+        write_leases(writer, index, buffer->model, buffer->arena);
+    write_close(writer, ']');
+}
+
+void write_model_leases(struct writer *writer, struct lease_index *index, const struct model *model)
+{
+    write_open(writer, "leases", '[');
+    write_leases(writer, index, model, NULL);
+    write_close(writer, ']');
+}

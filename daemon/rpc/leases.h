@@ -1,0 +1,23 @@
+/* Who holds what: an index over all leases, made for one answer, so that a list of many buffers stays linear. */
+#pragma once
+
+#include "daemon/core/session.h"
+#include "daemon/rpc/writer.h"
+
+struct lease_entry {
+    const void *held; /* a struct buffer or a struct model */
+    const struct lease *lease;
+    uint32_t hint; /* index of the mapping found last: rows come in the order of arenas */
+};
+
+struct lease_index {
+    struct lease_entry *entries;
+    size_t n;
+};
+
+/* False if memory is out. Valid until the core is next touched. */
+bool lease_index_make(struct lease_index *index, struct core *core);
+void lease_index_clear(struct lease_index *index);
+/* Writes the "leases" of a buffer, those of its model included, or of a model. */
+void write_buffer_leases(struct writer *writer, struct lease_index *index, const struct buffer *buffer);
+void write_model_leases(struct writer *writer, struct lease_index *index, const struct model *model);

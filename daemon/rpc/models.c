@@ -1,0 +1,119 @@
+/* hbm.models and hbm.sessions. */
+#include <inttypes.h>
+#include <stdio.h>
+
+#include "daemon/base/cleanup.h"
+#include "daemon/core/names.h"
+#include "daemon/rpc/dispatch.h"
+#include "daemon/rpc/rows.h"
+
+static const char *state_text(const struct model *model)
+{
+    return model->state == MODEL_SEALED && !model->listed ? "replaced" : model_state_name(model->state);
+}
+
+/* As buffer_name_for writes its buffers' names. */
+static void write_model_name(struct writer *writer, const struct model *model, const struct principal *who)
+{
+    if (model->shared || owner_equal(model->owner, who->owner))
+        write_string(writer, "name", model->name);
+    else
+        write_text(writer, "name", "~%" PRIu32 "/%s", model->owner.uid, model->name);
+}
+
+static void write_bytes_by_tier(struct writer *writer, const struct model *model)
+{
+    uint64_t bytes[HBM_TIERS], total = 0;
+
+    model_bytes(model, bytes);
+    for (unsigned tier = 0; tier < HBM_TIERS; tier++)
+        total += bytes[tier];
+    write_number(writer, "bytes", total);
+    write_open(writer, "bytes_by_tier", '{');
+    for (unsigned tier = 0; tier < HBM_TIERS; tier++)
+        write_number(writer, hbm_tier_name(tier), bytes[tier]);
+    write_close(writer, '}');
+}
+
+void write_model(struct writer *writer, struct lease_index *index, const struct principal *who,
+                 const struct model *model)
+{
+    const struct lease *builder = model->builder_lease ? lease_get(model->core, model->builder_lease) : NULL;
+    struct list *first = list_first(&model->buffers);
+
+    write_open(writer, NULL, '{');
+    write_id(writer, "id", model->id);
+    write_model_name(writer, model, who);
+    write_string(writer, "key", model->key);
+    write_string(writer, "state", state_text(model));
+    write_number(writer, "owner", model->owner.uid);
+    if (builder)
+        write_integer(writer, "builder_pid", builder->session->pid);
+    else
+        write_null(writer, "builder_pid");
+    write_number(writer, "buffers", model->n_buffers);
+    write_number(writer, "groups", model->n_arenas);
+    write_bytes_by_tier(writer, model);
+    write_text(writer, "layout_hash", "%016" PRIx64, model->layout_hash);
+    write_string(writer, "device",
+                 first ? list_entry(first, struct buffer, model_node)->arena->device->uuid : NULL);
+    write_model_leases(writer, index, model);
+    write_close(writer, '}');
+}
+
+void handle_MODELS(struct request *request, const struct MODELS_args *args)
+{
+    const struct principal *who = &request->connection->who;
+    _cleanup_(lease_index_clear) struct lease_index index;
+
+    (void)args;
+    if (!lease_index_make(&index, request->core))
+        return answer_refuse(request, INTERNAL_ERROR, "no memory for the answer");
+    struct writer *writer = answer_begin(request);
+    write_open(writer, "result", '[');
+    list_for_each (node, &request->core->models) {
+        const struct model *model = list_entry(node, struct model, node);
+        if (model_visible(model, who))
+            write_model(writer, &index, who, model);
+    }
+    write_close(writer, ']');
+    answer_end(request);
+}
+
+void write_session(struct writer *writer, const struct session *session)
+{
+    uint64_t bytes = 0;
+    uint32_t n_leases = 0;
+
+    list_for_each (node, &session->leases)
+        n_leases++;
+    list_for_each (node, &session->mappings)
+        bytes += list_entry(node, struct mapping, session_node)->extent->size;
+    write_open(writer, NULL, '{');
+    write_id(writer, "session", session->id);
+    write_integer(writer, "pid", session->pid);
+    write_number(writer, "uid", session->who.owner.uid);
+    write_string(writer, "client", session->client);
+    write_string(writer, "state", session_state_name(session->state));
+    write_number(writer, "leases", n_leases);
+    write_number(writer, "bytes", bytes);
+    write_real(writer, "seconds", (double)(core_now(session->core) - session->since_ms) / 1e3);
+    write_string(writer, "awaiting", session->state == SESSION_QUARANTINED ? session_awaiting(session) : NULL);
+    write_close(writer, '}');
+}
+
+void handle_SESSIONS(struct request *request, const struct SESSIONS_args *args)
+{
+    const struct principal *who = &request->connection->who;
+    struct writer *writer = answer_begin(request);
+
+    (void)args;
+    write_open(writer, "result", '[');
+    list_for_each (node, &request->core->sessions) {
+        const struct session *session = list_entry(node, struct session, node);
+        if (who->admin || owner_equal(session->who.owner, who->owner))
+            write_session(writer, session);
+    }
+    write_close(writer, ']');
+    answer_end(request);
+}

@@ -1,0 +1,141 @@
+/* Operations as rows, and hbm.ops. */
+#include <inttypes.h>
+#include <math.h>
+#include <string.h>
+
+#include "daemon/rpc/dispatch.h"
+#include "daemon/rpc/rows.h"
+
+static double seconds_of(const struct op *op)
+{
+    uint64_t until = op_has_ended(op) ? op->ended_ms : core_now(op->core);
+
+    return op->worked_ns && op_has_ended(op) ? (double)op->worked_ns / 1e9 : (double)(until - op->started_ms) / 1e3;
+}
+
+/* NAN, written as null, where nothing was measured. */
+static double rate(uint64_t bytes, double seconds)
+{
+    return bytes && seconds > 0 ? (double)bytes / seconds / 1e9 : (double)NAN;
+}
+
+static void write_code(struct writer *writer, const struct op *op, const struct op_row *row)
+{
+    const struct hbm_receipt *receipt = &row->receipt;
+    double seconds = row->has_receipt ? receipt->seconds : seconds_of(op);
+    char encoding[64];
+
+    hbm_encoding_text(&row->encoding, encoding, sizeof(encoding));
+    write_string(writer, "encoding", encoding);
+    write_number(writer, "bytes_before", row->bytes_before);
+    write_number(writer, "bytes_after", row->bytes_after);
+    if (row->has_receipt) {
+        write_real(writer, "sqnr_db", receipt->sqnr_db);
+        write_real(writer, "max_abs_error", receipt->max_abs_error);
+        write_real(writer, "clipped_fraction", receipt->clipped_fraction);
+    }
+    write_real(writer, "seconds", seconds);
+    if (row->has_receipt)
+        write_real(writer, "gb_per_s", rate(row->bytes_before + row->bytes_after, seconds));
+}
+
+static void write_move(struct writer *writer, const struct op *op, const struct op_row *row)
+{
+    write_string(writer, "tier", hbm_tier_name(row->tier));
+    write_number(writer, "size", row->size);
+    write_real(writer, "seconds", seconds_of(op));
+    write_real(writer, "gb_per_s", rate(op->bytes_done, (double)op->worked_ns / 1e9));
+}
+
+static void write_hash(struct writer *writer, const struct op *op, const struct op_row *row)
+{
+    (void)op;
+    write_text(writer, "hash", "%016" PRIx64, row->hash);
+    write_number(writer, "size", row->size);
+}
+
+static void write_size(struct writer *writer, const struct op *op, const struct op_row *row)
+{
+    (void)op;
+    write_number(writer, "size", row->size);
+}
+
+static const struct {
+    const char *verb;
+    void (*write)(struct writer *writer, const struct op *op, const struct op_row *row);
+} shapes[] = {
+    {"compress", write_code},
+    {"decompress", write_code},
+    {"hash", write_hash},
+    {"free", write_size},
+};
+
+static void write_op_row(struct writer *writer, const struct op *op, const struct op_row *row)
+{
+    void (*write)(struct writer * writer, const struct op *op, const struct op_row *row) = write_move;
+
+    for (unsigned i = 0; i < sizeof(shapes) / sizeof(shapes[0]); i++)
+        if (!strcmp(shapes[i].verb, op->verb))
+            write = shapes[i].write;
+    write_open(writer, NULL, '{');
+    write_id(writer, "id", row->buffer);
+    write_string(writer, "name", *row->name ? row->name : NULL);
+    if (row->error) {
+        write_string(writer, "error", hbm_error_name(row->error));
+        write_string(writer, "detail", row->skipped ? row->skipped : hbm_error_what(row->error));
+    } else if (row->skipped) {
+        write_string(writer, "skipped", row->skipped);
+    } else {
+        write(writer, op, row);
+    }
+    write_close(writer, '}');
+}
+
+void write_op_rows(struct writer *writer, const char *key, const struct op *op)
+{
+    write_open(writer, key, '[');
+    for (size_t i = 0; i < op->n_rows; i++)
+        write_op_row(writer, op, &op->rows[i]);
+    write_close(writer, ']');
+}
+
+static const char *state_text(enum wire_op_state state)
+{
+    static const char *const names[] = {"queued", "running", "done", "failed", "cancelled"};
+    return names[state];
+}
+
+void write_op(struct writer *writer, const char *key, const struct op *op, bool rows)
+{
+    write_open(writer, key, '{');
+    write_id(writer, "op", op->id);
+    write_string(writer, "verb", op->verb);
+    write_string(writer, "state", state_text(op->state));
+    write_string(writer, "error", op->error ? hbm_error_name(op->error) : NULL);
+    write_string(writer, "detail", *op->detail ? op->detail : NULL);
+    write_number(writer, "bytes_done", op_progress(op));
+    write_number(writer, "bytes_total", op->bytes_total);
+    write_real(writer, "seconds", seconds_of(op));
+    write_real(writer, "gb_per_s", rate(op->bytes_done, (double)op->worked_ns / 1e9));
+    write_number(writer, "owner", op->who.owner.uid);
+    write_number(writer, "n_rows", op->n_rows);
+    if (rows)
+        write_op_rows(writer, "rows", op);
+    write_close(writer, '}');
+}
+
+/* Every op, without the rows: those of a large model's ops would make each look at the list megabytes long. */
+void handle_OPS(struct request *request, const struct OPS_args *args)
+{
+    struct writer *writer = answer_begin(request);
+
+    (void)args;
+    write_open(writer, "result", '[');
+    list_for_each (node, &request->core->ops) {
+        const struct op *op = list_entry(node, struct op, node);
+        if (op_visible(op, &request->connection->who))
+            write_op(writer, NULL, op, false);
+    }
+    write_close(writer, ']');
+    answer_end(request);
+}

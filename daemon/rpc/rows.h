@@ -1,0 +1,16 @@
+/* The rows that methods.def describes, written for a reader who may see them. */
+#pragma once
+
+#include "daemon/core/op.h"
+#include "daemon/rpc/leases.h"
+
+void write_buffer(struct writer *writer, struct lease_index *index, const struct principal *who,
+                  const struct buffer *buffer);
+void write_model(struct writer *writer, struct lease_index *index, const struct principal *who,
+                 const struct model *model);
+void write_session(struct writer *writer, const struct session *session);
+void write_devices(struct writer *writer, const char *key, const struct core *core);
+/* rows: those of the op as well. */
+void write_op(struct writer *writer, const char *key, const struct op *op, bool rows);
+/* The op's rows as the verb's result, a list. */
+void write_op_rows(struct writer *writer, const char *key, const struct op *op);

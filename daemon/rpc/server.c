@@ -1,0 +1,135 @@
+#include "daemon/rpc/server.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+
+#include "daemon/base/cleanup.h"
+#include "daemon/base/log.h"
+#include "daemon/rpc/connection.h"
+#include "daemon/rpc/peer.h"
+#include "daemon/rpc/request.h"
+
+#define ACCEPTS_A_TURN 16
+#define PAUSE_MS 100
+
+static void on_listen(uv_poll_t *poll, int status, int events);
+
+/* A line to someone who gets no connection. The socket is new, so it has room for it. */
+static void turn_away(int fd, int error, const char *detail)
+{
+    struct writer line = {0};
+
+    write_open(&line, NULL, '{');
+    write_string(&line, "jsonrpc", "2.0");
+    write_null(&line, "id");
+    write_error(&line, error, detail, 0);
+    write_close(&line, '}');
+    write_bytes(&line, "\n", 1);
+    if (line.state == WRITER_FINE && send(fd, line.bytes, line.size, MSG_NOSIGNAL | MSG_DONTWAIT) < 0)
+        log_debug("an operator that was turned away did not hear why: %s", strerror(errno));
+    writer_clear(&line);
+}
+
+static void admit(struct rpc_server *server, int new_fd)
+{
+    _cleanup_fd_ int fd = new_fd;
+    struct principal who;
+    int error = peer_identify(fd, &server->world, &who);
+
+    if (error < 0) {
+        log_warning("an operator's credentials cannot be read: %s", strerror(-error));
+        return;
+    }
+    unsigned limit = who.admin ? CONNECTIONS_MAX : CONNECTIONS_MAX - CONNECTIONS_RESERVED;
+    if (server->n_connections >= limit) {
+        char detail[HBM_DETAIL_MAX];
+        snprintf(detail, sizeof(detail), "%u operators are connected", server->n_connections);
+        turn_away(fd, HBM_E_LIMIT, detail);
+        return;
+    }
+    error = connection_new(server, fd, who);
+    if (error < 0)
+        log_warning("an operator cannot be served: %s", strerror(-error));
+    else
+        fd = -1; /* consume fd */
+}
+
+static void on_pause_over(uv_timer_t *pause)
+{
+    struct rpc_server *server = pause->data;
+
+    if (uv_poll_start(&server->poll, UV_READABLE, on_listen) < 0)
+        uv_timer_start(pause, on_pause_over, PAUSE_MS, 0);
+}
+
+static void on_listen(uv_poll_t *poll, int status, int events)
+{
+    struct rpc_server *server = poll->data;
+
+    (void)status;
+    (void)events;
+    for (int i = 0; i < ACCEPTS_A_TURN; i++) {
+        int fd = accept4(server->listen_fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+        if (fd >= 0) {
+            admit(server, fd);
+            continue;
+        }
+        if (errno == EINTR || errno == ECONNABORTED)
+            continue;
+        if (errno == EAGAIN)
+            return;
+        /* Out of fds or memory: the queue stays readable, so look away until something may have come free. */
+        log_warning("no operator can be accepted: %s", strerror(errno));
+        uv_poll_stop(&server->poll);
+        uv_timer_start(&server->pause, on_pause_over, PAUSE_MS, 0);
+        return;
+    }
+}
+
+static void on_closed(uv_handle_t *handle)
+{
+    struct rpc_server *server = handle->data;
+
+    if (!--server->handles)
+        free(server);
+}
+
+int rpc_server_new(uv_loop_t *loop, struct core *core, const struct rpc_world *world, int listen_fd,
+                   struct rpc_server **ret)
+{
+    struct rpc_server *server = calloc(1, sizeof(*server));
+
+    if (!server)
+        return -ENOMEM;
+    int error = uv_poll_init(loop, &server->poll, listen_fd);
+    if (error < 0) {
+        free(server);
+        return error;
+    }
+    uv_timer_init(loop, &server->pause);
+    server->handles = 2;
+    server->poll.data = server->pause.data = server;
+    server->loop = loop;
+    server->core = core;
+    server->world = *world;
+    server->listen_fd = listen_fd; /* consume fd */
+    list_init(&server->connections);
+    on_pause_over(&server->pause);
+    *ret = server;
+    return 0;
+}
+
+struct rpc_server *rpc_server_free(struct rpc_server *server)
+{
+    if (!server)
+        return NULL;
+    while (!list_empty(&server->connections))
+        connection_close(list_entry(list_first(&server->connections), struct connection, node));
+    uv_close((uv_handle_t *)&server->poll, on_closed);
+    uv_close((uv_handle_t *)&server->pause, on_closed);
+    server->listen_fd = fd_close(server->listen_fd);
+    return NULL;
+}

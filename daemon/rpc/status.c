@@ -1,0 +1,134 @@
+/* The daemon and its devices: hbm.status, hbm.devices, hbm.config, rpc.discover. */
+#include <stdio.h>
+#include <unistd.h>
+
+#include "daemon/rpc/discover.h"
+#include "daemon/rpc/dispatch.h"
+#include "daemon/rpc/rows.h"
+
+static void write_tiers(struct writer *writer, const struct device *device)
+{
+    write_open(writer, "tiers", '[');
+    for (unsigned tier = 0; tier < HBM_TIERS; tier++) {
+        uint64_t capacity = device->capacity[tier], used = device->used[tier];
+        if (!capacity)
+            continue;
+        write_open(writer, NULL, '{');
+        write_string(writer, "tier", hbm_tier_name(tier));
+        write_number(writer, "capacity", capacity);
+        write_number(writer, "used", used);
+        write_number(writer, "free", used < capacity ? capacity - used : 0);
+        write_close(writer, '}');
+    }
+    write_close(writer, ']');
+}
+
+void write_devices(struct writer *writer, const char *key, const struct core *core)
+{
+    write_open(writer, key, '[');
+    list_for_each (node, &core->devices) {
+        const struct device *device = list_entry(node, struct device, node);
+        write_open(writer, NULL, '{');
+        write_number(writer, "index", device->index);
+        write_string(writer, "uuid", device->uuid);
+        write_string(writer, "name", device->name);
+        write_string(writer, "kind", device->is_cuda ? "cuda" : "host");
+        write_string(writer, "state", device_state_name(device->state));
+        if (device->worker_pid)
+            write_integer(writer, "worker_pid", device->worker_pid);
+        else
+            write_null(writer, "worker_pid");
+        write_number(writer, "worker_restarts", device->worker_restarts);
+        write_tiers(writer, device);
+        write_close(writer, '}');
+    }
+    write_close(writer, ']');
+}
+
+/* 0 where /proc is not there. */
+static uint64_t resident_bytes(void)
+{
+    unsigned long total = 0, resident = 0;
+    FILE *statm = fopen("/proc/self/statm", "re");
+
+    if (!statm)
+        return 0;
+    if (fscanf(statm, "%lu %lu", &total, &resident) != 2)
+        resident = 0;
+    fclose(statm);
+    return (uint64_t)resident * (uint64_t)sysconf(_SC_PAGESIZE);
+}
+
+static uint32_t ops_under_way(const struct core *core)
+{
+    uint32_t n = 0;
+
+    list_for_each (node, &core->ops)
+        n += !op_has_ended(list_entry(node, struct op, node));
+    return n;
+}
+
+void handle_STATUS(struct request *request, const struct STATUS_args *args)
+{
+    const struct core *core = request->core;
+    struct writer *writer = answer_begin(request);
+
+    (void)args;
+    write_open(writer, "result", '{');
+    write_string(writer, "version", HBM_VERSION);
+    write_integer(writer, "pid", getpid());
+    write_real(writer, "uptime_seconds",
+               (double)(core_now(core) - request->connection->server->world.started_ms) / 1e3);
+    write_number(writer, "epoch", core->ids.epoch);
+    write_devices(writer, "devices", core);
+    write_number(writer, "buffers", core->n_buffers);
+    write_number(writer, "models", core->n_models);
+    write_number(writer, "sessions", core->n_sessions);
+    write_number(writer, "ops", ops_under_way(core));
+    write_number(writer, "leases", core->n_leases);
+    write_number(writer, "quarantined", core->n_quarantined);
+    write_number(writer, "reclaimed_sessions", core->counters.reclaimed_sessions);
+    write_number(writer, "violations", core->counters.violations);
+    write_number(writer, "lost", core->counters.lost);
+    write_number(writer, "rss_bytes", resident_bytes());
+    write_close(writer, '}');
+    answer_end(request);
+}
+
+void handle_DEVICES(struct request *request, const struct DEVICES_args *args)
+{
+    (void)args;
+    write_devices(answer_begin(request), "result", request->core);
+    answer_end(request);
+}
+
+static void write_option(void *to, const char *key, const char *value, const char *source)
+{
+    struct writer *writer = to;
+
+    write_open(writer, NULL, '{');
+    write_string(writer, "key", key);
+    write_string(writer, "value", value);
+    write_string(writer, "source", source);
+    write_close(writer, '}');
+}
+
+void handle_CONFIG(struct request *request, const struct CONFIG_args *args)
+{
+    const struct rpc_world *world = &request->connection->server->world;
+    struct writer *writer = answer_begin(request);
+
+    (void)args;
+    write_open(writer, "result", '[');
+    if (world->each_option)
+        world->each_option(world->context, write_option, writer);
+    write_close(writer, ']');
+    answer_end(request);
+}
+
+void handle_DISCOVER(struct request *request, const struct DISCOVER_args *args)
+{
+    (void)args;
+    write_discovery(answer_begin(request), "result");
+    answer_end(request);
+}

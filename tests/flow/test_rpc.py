@@ -1,0 +1,258 @@
+"""What an operator's socket survives, and what it must answer (FAULTS 31)."""
+import json
+import os
+import socket
+import time
+
+import pytest
+
+from conftest import DEVICE, RpcError
+from wire import Client
+
+PARSE_ERROR, INVALID_REQUEST, METHOD_NOT_FOUND, INVALID_PARAMS = -32700, -32600, -32601, -32602
+
+
+def request(method="hbm.ls", **members):
+    return {"jsonrpc": "2.0", "id": 1, "method": method, **members}
+
+
+@pytest.fixture
+def operator(daemon):
+    with daemon.operator() as connection:
+        yield connection
+    assert daemon.rpc("hbm.status")["pid"]
+
+
+def refused(answer, code, id=None):
+    assert answer["jsonrpc"] == "2.0" and answer["id"] == id and "result" not in answer
+    assert answer["error"]["code"] == code, answer
+    assert set(answer["error"]["data"]) >= {"error", "detail", "remedy"}
+    return answer["error"]
+
+
+BROKEN = [b"", b" ", b"{", b"nonsense", b"{}{}", b"[1,]", b"{'a':1}", b'{"jsonrpc":"2.0","method":"hbm.ls","id":1}x',
+          b'{"jsonrpc":"2.0","method":"hbm.ls","id":01}', b'{"jsonrpc":"2.0","method":"hbm.ls","id":NaN}']
+
+
+@pytest.mark.parametrize("line", BROKEN)
+def test_text_that_is_not_json_is_a_parse_error(operator, line):
+    refused(operator.ask(line), PARSE_ERROR)
+    assert operator.rpc("hbm.ls") == []
+
+
+@pytest.mark.parametrize("text", [b"\x80", b"\xc0\xaf", b"\xed\xa0\x80", b"\xf4\x90\x80\x80", b"\xff", b"\\ud800"])
+def test_invalid_utf8_is_a_parse_error(operator, text):
+    refused(operator.ask(b'{"jsonrpc":"2.0","id":1,"method":"hbm.ls","params":["' + text + b'"]}'), PARSE_ERROR)
+    assert operator.rpc("hbm.ls") == []
+
+
+@pytest.mark.parametrize("text", [b"a\0b", b"a\\u0000b"])
+def test_nul_bytes_are_a_parse_error(operator, text):
+    refused(operator.ask(b'{"jsonrpc":"2.0","id":1,"method":"hbm.show","params":["' + text + b'"]}'), PARSE_ERROR)
+    refused(operator.ask(b"\0" + json.dumps(request()).encode()), PARSE_ERROR)
+
+
+@pytest.mark.parametrize("version", ["1.0", 2.0, None, "2.1", ""])
+def test_another_version_is_an_invalid_request(operator, version):
+    refused(operator.ask(request(jsonrpc=version)), INVALID_REQUEST, id=1)
+
+
+def test_a_request_without_its_version_or_method_is_invalid(operator):
+    refused(operator.ask({"id": 1, "method": "hbm.ls"}), INVALID_REQUEST, id=1)
+    refused(operator.ask({"jsonrpc": "2.0", "id": 1}), INVALID_REQUEST, id=1)
+    refused(operator.ask({"jsonrpc": "2.0", "method": 1, "params": "bar"}), INVALID_REQUEST)
+    refused(operator.ask({"jsonrpc": "2.0", "id": [1], "method": "hbm.ls"}), INVALID_REQUEST)
+
+
+@pytest.mark.parametrize("method", ["hbm.nothing", "", "HBM.LS", "rpc.nothing", "hbm.ls ", "x" * 100000], ids=lambda name: name[:12] or "empty")
+def test_an_unknown_method_is_said_to_be_one(operator, method):
+    refused(operator.ask(request(method)), METHOD_NOT_FOUND, id=1)
+
+
+@pytest.mark.parametrize("method, params", [
+    ("hbm.show", {}), ("hbm.show", []), ("hbm.show", {"sel": 1}), ("hbm.show", {"sel": None}), ("hbm.show", ["a", "b"]),
+    ("hbm.show", {"sel": "a", "extra": 1}), ("hbm.show", {"SEL": "a"}), ("hbm.show", ["x" * 256]), ("hbm.wait", {"op": 5}),
+    ("hbm.wait", {"op": "5"}), ("hbm.wait", {"op": "0xz"}), ("hbm.offload", {"sel": "a", "to": "host", "async": "yes"}),
+    ("hbm.events", {"since": "1"}), ("hbm.status", {"x": 1}), ("hbm.status", [1]),
+])
+def test_wrong_parameters_are_refused_by_name(operator, method, params):
+    refused(operator.ask(request(method, params=params)), INVALID_PARAMS, id=1)
+
+
+@pytest.mark.parametrize("params", ["text", 5, True, None])
+def test_parameters_that_are_no_structure_are_an_invalid_request(operator, params):
+    refused(operator.ask(request(params=params)), INVALID_REQUEST, id=1)
+
+
+@pytest.mark.parametrize("opening, closing", [(b"[", b"]"), (b'{"a":', b"}")])
+def test_nesting_of_10000_is_refused(operator, opening, closing):
+    refused(operator.ask(opening * 10000 + b"1" + closing * 10000), PARSE_ERROR)
+    refused(operator.ask(opening * 10000), PARSE_ERROR)
+    assert operator.rpc("hbm.ls") == []
+
+
+def test_duplicate_keys_are_refused(operator):
+    refused(operator.ask(b'{"jsonrpc":"2.0","id":1,"method":"hbm.ls","method":"hbm.status"}'), PARSE_ERROR)
+    refused(operator.ask(b'{"jsonrpc":"2.0","id":1,"method":"hbm.ls","params":{"glob":"a","gl\\u006fb":"b"}}'), PARSE_ERROR)
+
+
+def test_a_line_of_100_mb_ends_its_connection_and_is_never_held(daemon):
+    before = daemon.rpc("hbm.status")["rss_bytes"]
+    with daemon.operator() as operator:
+        with pytest.raises(OSError):
+            for _ in range(100):
+                operator.socket.sendall(b"x" * 1_000_000)
+        refused(operator.receive(), PARSE_ERROR)
+        assert operator.receive() is None
+    assert daemon.rpc("hbm.status")["rss_bytes"] < before + (16 << 20)
+
+
+def test_an_empty_batch_is_one_invalid_request(operator):
+    refused(operator.ask([]), INVALID_REQUEST)
+
+
+def test_a_batch_of_100000_is_refused_whole(operator):
+    refused(operator.ask(b"[" + b",".join([b"{}"] * 100_000) + b"]"), INVALID_REQUEST)
+    refused(operator.ask([request()] * 1001), INVALID_REQUEST)
+    assert len(operator.ask([request()] * 1000)) == 1000
+
+
+def test_a_batch_is_answered_by_one_array_without_the_notifications(operator):
+    notification = {"jsonrpc": "2.0", "method": "hbm.ls"}
+    answers = operator.ask([request(id="a"), notification, 1, request("hbm.nothing", id=2), request(id=None)])
+    assert sorted((answer["id"] for answer in answers), key=str) == [2, None, None, "a"]
+    operator.send([notification, notification])
+    operator.send(notification)
+    assert operator.rpc("hbm.ls") == []
+
+
+@pytest.mark.parametrize("id", ["", "text", "\u00e9\U0001f600", 0, -1, 2**53, 1.5, None])
+def test_an_answer_carries_the_id_it_was_asked_under(operator, id):
+    assert operator.ask(request(id=id)) == {"jsonrpc": "2.0", "id": id, "result": []}
+
+
+def test_what_comes_in_pieces_and_what_comes_at_once_is_the_same(operator):
+    line = json.dumps(request()).encode() + b"\n"
+    for byte in line:
+        operator.socket.send(bytes([byte]))
+    assert operator.receive()["result"] == []
+    operator.socket.sendall(line * 500)
+    assert all(operator.receive()["result"] == [] for _ in range(500))
+
+
+def test_the_last_line_needs_no_newline_from_one_who_stops_writing(operator):
+    operator.socket.sendall(json.dumps(request()).encode())
+    operator.socket.shutdown(socket.SHUT_WR)
+    assert operator.receive()["result"] == []
+    assert operator.receive() is None
+
+
+def test_connections_beyond_the_bound_hear_why(daemon):
+    open_ones = [daemon.operator() for _ in range(64)]
+    for each in open_ones:
+        each.rpc("hbm.ls")
+    with daemon.operator() as late:
+        assert refused(late.receive(), -11)["data"]["error"] == "LIMIT"
+        assert late.receive() is None
+    open_ones.pop().socket.close()
+    daemon.wait_for(lambda: able(daemon))
+    for each in open_ones:
+        each.socket.close()
+
+
+def able(daemon):
+    try:
+        return daemon.rpc("hbm.ls") == []
+    except (RpcError, OSError, AssertionError):
+        return False
+
+
+def test_one_who_asks_and_never_reads_holds_up_nobody(daemon):
+    with daemon.operator(timeout=1) as deaf:
+        with pytest.raises(TimeoutError):
+            for _ in range(100_000):
+                deaf.send(request("rpc.discover"))
+        started = time.monotonic()
+        assert daemon.rpc("hbm.ls") == []
+        assert time.monotonic() - started < 1
+
+
+def test_a_subscriber_hears_what_happens(daemon):
+    with daemon.operator() as operator, Client(daemon.socket) as client:
+        assert operator.rpc("hbm.subscribe") is True
+        client.hello()
+        grant, fd = client.alloc(4096, "heard")
+        if fd is not None:
+            os.close(fd)
+        while (event := operator.receive())["params"]["name"] != "heard":
+            assert event["method"] == "hbm.event" and "id" not in event
+        assert event["params"]["id"] == hex(grant["buffer"])
+        past = operator_events(daemon, event["params"]["seq"])
+        assert past[-1]["seq"] >= event["params"]["seq"]
+
+
+def operator_events(daemon, seq):
+    return daemon.rpc("hbm.events", {"since": seq - 1})
+
+
+def test_a_buffer_row_says_everything(daemon):
+    with Client(daemon.socket) as client:
+        client.hello(client="rows")
+        grant, fd = client.alloc(0, "rows/w", dtype=11, rank=2, dims=[3, 5], group="g")
+        if fd is not None:
+            os.close(fd)
+        (row,) = daemon.rpc("hbm.ls", ["rows/*"])
+        assert row["id"] == hex(grant["buffer"]) and row["name"] == "rows/w" and row["group"] == "g"
+        assert row["size"] == 60 and row["dtype"] == "F32" and row["shape"] == [3, 5] and row["tier"] == "device"
+        assert row["encoding"] == "raw" and row["handle"] == ("vmm-fd" if DEVICE == "cuda" else "memfd")
+        assert row["owner"] == os.getuid() and row["mode"] == "0600" and row["model"] is None and row["receipt"] is None
+        (lease,) = row["leases"]
+        assert lease == {"pid": os.getpid(), "uid": os.getuid(), "session": hex(client.session), "access": "rw", "locked": True}
+        client.unlock(grant["slot"])
+        assert daemon.rpc("hbm.show", {"sel": "id:" + hex(grant["buffer"])})[0]["leases"][0]["locked"] is False
+        (session,) = daemon.rpc("hbm.sessions")
+        assert session["client"] == "rows" and session["leases"] == 1 and session["pid"] == os.getpid()
+        assert daemon.rpc("hbm.ls", {"glob": "rows/*", "group": "other"}) == []
+        assert daemon.rpc("hbm.ls", {"glob": "none*"}) == []
+        with pytest.raises(RpcError) as caught:
+            daemon.rpc("hbm.show", ["none"])
+        assert caught.value.name == "NOT_FOUND" and caught.value.code == -4
+        with pytest.raises(RpcError) as caught:
+            daemon.rpc("hbm.free", ["rows/w"])
+        assert caught.value.name == "BUSY" and str(os.getpid()) in caught.value.message
+
+
+def test_an_operation_answers_at_once_or_at_its_end(daemon):
+    with Client(daemon.socket) as client:
+        client.hello()
+        grant, fd = client.alloc(1 << 20, "moved", flags=4)
+        if fd is not None:
+            os.close(fd)
+        client.call("detach", lease=grant["lease"])
+        op = daemon.rpc("hbm.offload", {"sel": "moved", "to": "disk", "async": True})["op"]
+        ended = daemon.rpc("hbm.wait", {"op": op, "timeout_seconds": 30})
+        assert ended["state"] == "done" and ended["rows"][0]["tier"] == "disk" and ended["error"] is None
+        (row,) = daemon.rpc("hbm.restore", {"sel": "moved"})
+        assert row["tier"] == "device" and row["size"] == 1 << 20
+        assert [each["state"] for each in daemon.rpc("hbm.ops")] == ["done", "done"]
+        (row,) = daemon.rpc("hbm.hash", ["moved"])
+        assert len(row["hash"]) == 16 and row["size"] == 1 << 20
+        with pytest.raises(RpcError) as caught:
+            daemon.rpc("hbm.wait", {"op": "0x12345"})
+        assert caught.value.name == "NOT_FOUND"
+        assert daemon.rpc("hbm.free", ["moved"])[0]["name"] == "moved"
+
+
+def test_discovery_is_an_openrpc_document(daemon):
+    document = daemon.rpc("rpc.discover")
+    assert document["openrpc"].startswith("1.3.") and document["info"]["title"] and document["info"]["version"]
+    for method in document["methods"]:
+        assert method["name"] and method["result"]["schema"] == {}
+        for param in method["params"]:
+            assert set(param) >= {"name", "schema", "required"}
+    assert len({method["name"] for method in document["methods"]}) == len(document["methods"])
+
+
+def test_the_configuration_says_where_each_value_came_from(daemon):
+    rows = {row["key"]: row for row in daemon.rpc("hbm.config")}
+    assert rows["device"]["value"] == DEVICE and rows["device"]["source"] != rows["admin_group"]["source"]
