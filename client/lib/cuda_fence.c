@@ -1,4 +1,5 @@
 /* GPU work that an unlocked arena waits for: an event a stream, recorded at unlock. */
+#include <errno.h>
 #include <stdlib.h>
 
 #include "client/lib/cuda_place.h"
@@ -31,10 +32,11 @@ void cuda_drop_fences(const struct cuda_driver *cuda, struct place *place)
 
 /* One event a stream, recorded anew each time; streams come and go, so events whose work is done are dropped here.
  */
-static struct fence *fence_for(const struct cuda_driver *cuda, struct cuda_place *place, CUcontext context,
-                               CUstream stream)
+static int fence_for(const struct cuda_driver *cuda, struct cuda_place *place, CUcontext context, CUstream stream,
+                     struct fence **ret)
 {
     struct fence **link = &place->fences, *fence;
+    CUresult result;
 
     while ((fence = *link) && (fence->stream != stream || fence->context != context)) {
         if (cuda->event_query(fence->event) == 0)
@@ -42,38 +44,36 @@ static struct fence *fence_for(const struct cuda_driver *cuda, struct cuda_place
         else
             link = &fence->next;
     }
-    if (fence)
-        return fence;
+    if ((*ret = fence))
+        return 0;
     fence = calloc(1, sizeof(*fence));
     if (!fence)
-        return NULL;
+        return set_system_error("malloc", ENOMEM);
     fence->context = context;
     fence->stream = stream;
-    if (cuda->event_create(&fence->event, CU_EVENT_DISABLE_TIMING)) {
+    result = cuda->event_create(&fence->event, CU_EVENT_DISABLE_TIMING);
+    if (result) {
         free(fence);
-        return NULL;
+        return set_cuda_error("cuEventCreate", result);
     }
     fence->next = place->fences;
-    place->fences = fence;
-    return fence;
+    *ret = place->fences = fence;
+    return 0;
 }
 
 int cuda_fence(struct place *place, void *stream)
 {
     const struct cuda_driver *cuda = cuda_driver();
     CUcontext old = NULL;
-    CUresult result = -1;
+    struct fence *fence;
 
     cuda->context_current(&old);
     CUcontext context = old ? old : place->cuda->context;
     cuda_enter(cuda, context);
-    struct fence *fence = fence_for(cuda, place->cuda, context, stream);
-    if (fence)
-        result = cuda->event_record(fence->event, stream);
+    int error = fence_for(cuda, place->cuda, context, stream, &fence);
+    CUresult result = error ? 0 : cuda->event_record(fence->event, stream);
     cuda_enter(cuda, old);
-    if (!fence)
-        return set_error(HBM_E_CUDA, "no event can be made for the stream");
-    return result ? set_cuda_error("cuEventRecord", result) : 0;
+    return result ? set_cuda_error("cuEventRecord", result) : error;
 }
 
 int cuda_wait(struct place *place)

@@ -46,8 +46,11 @@ static CUdeviceptr device_pointer(const hbm_lease *lease)
 static bool holds(const hbm_lease *lease, const void *bytes, size_t size)
 {
     void *copy = malloc(size);
-    bool same = cuda->copy_from_device(copy, device_pointer(lease), size) == 0 && !memcmp(copy, bytes, size);
+    CUresult result = cuda->copy_from_device(copy, device_pointer(lease), size);
+    bool same = result == 0 && !memcmp(copy, bytes, size);
 
+    if (result)
+        printf("# cuMemcpyDtoH: error %d\n", (int)result);
     free(copy);
     return same;
 }

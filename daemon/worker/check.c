@@ -1,0 +1,104 @@
+#include "daemon/worker/check.h"
+
+#include <string.h>
+
+#include "daemon/worker/file_plan.h"
+#include "proto/jobs.h"
+
+#define BAD(...) fail(failure, HBM_E_BAD_REQUEST, __VA_ARGS__)
+
+static int check_extent(const struct job_extent *extent, unsigned *fds, struct failure *failure)
+{
+    if (extent->kind > JOB_EXTENT_DISK)
+        return BAD("no extent is of kind %u", extent->kind);
+    if (extent->size == 0 || extent->size > INT64_MAX)
+        return BAD("no extent has %llu bytes", (unsigned long long)extent->size);
+    if (extent->kind != JOB_EXTENT_CUDA_IPC)
+        ++*fds;
+    return 0;
+}
+
+static int check_range(const struct job_extent *extent, uint64_t offset, uint64_t bytes, struct failure *failure)
+{
+    if (offset > extent->size || bytes > extent->size - offset)
+        return BAD("%llu bytes at %llu reach beyond an extent of %llu", (unsigned long long)bytes,
+                   (unsigned long long)offset, (unsigned long long)extent->size);
+    return 0;
+}
+
+static int check_text(const char *text, size_t size, const char *what, struct failure *failure)
+{
+    return memchr(text, 0, size) ? 0 : BAD("%s has no end", what);
+}
+
+static int check_copy(const struct job_copy_request *r, unsigned *fds, struct failure *failure)
+{
+    if (check_extent(&r->source, fds, failure) || check_extent(&r->target, fds, failure) ||
+        check_range(&r->source, r->source_offset, r->bytes, failure) ||
+        check_range(&r->target, r->target_offset, r->bytes, failure))
+        return failure->error;
+    return r->flags & ~(JOB_CHECKSUM | JOB_VERIFY) ? BAD("unknown flags %#x", r->flags) : 0;
+}
+
+static int check_file(const struct job_file_request *r, unsigned *fds, struct failure *failure)
+{
+    *fds = 2;
+    if (r->n_ranges == 0 || r->n_ranges > FILE_RANGES_MAX)
+        return BAD("%u ranges", r->n_ranges);
+    return check_extent(&r->extent, fds, failure);
+}
+
+static int check_request(unsigned opcode, const union job_request *r, unsigned *fds, struct failure *failure)
+{
+    switch (opcode) {
+    case JOB_START:
+        return check_text(r->start.uuid, sizeof(r->start.uuid), "the uuid", failure) ||
+                       check_text(r->start.state_dir, sizeof(r->start.state_dir), "the state directory", failure)
+                   ? failure->error
+                   : 0;
+    case JOB_CREATE:
+        if (r->create.kind > JOB_EXTENT_DISK)
+            return BAD("no extent is of kind %u", r->create.kind);
+        return r->create.size ? 0 : BAD("an extent of 0 bytes");
+    case JOB_COPY:
+        return check_copy(&r->copy, fds, failure);
+    case JOB_ENCODE:
+        return check_extent(&r->encode.source, fds, failure) ? failure->error
+                                                             : check_extent(&r->encode.target, fds, failure);
+    case JOB_DECODE:
+        return check_extent(&r->decode.source, fds, failure) ? failure->error
+                                                             : check_extent(&r->decode.target, fds, failure);
+    case JOB_HASH:
+        return check_extent(&r->hash.extent, fds, failure)
+                   ? failure->error
+                   : check_range(&r->hash.extent, r->hash.offset, r->hash.bytes, failure);
+    case JOB_FILE:
+        return check_file(&r->file, fds, failure);
+    case JOB_CLIENTS:
+        return r->clients.n > sizeof(r->clients.pids) / sizeof(r->clients.pids[0]) ? BAD("%u pids", r->clients.n)
+                                                                                   : 0;
+    }
+    return 0;
+}
+
+int check_packet(const struct packet *packet, struct failure *failure)
+{
+    const struct packet_header *header = &packet->header;
+    const struct job_row *row = job_row(header->opcode);
+    union job_request request = {0};
+    unsigned fds = 0;
+
+    if (!row || header->opcode == JOB_PROGRESS)
+        return BAD("opcode %u is no job", header->opcode);
+    if (header->status || header->more || (header->serial == 0) != (header->opcode == JOB_CANCEL))
+        return BAD("the header of a %s has serial %u, status %d, more %u", row->name, header->serial,
+                   header->status, header->more);
+    if (packet->body_size != row->request_size)
+        return BAD("a %s of %zu bytes, not %zu", row->name, packet->body_size, row->request_size);
+    memcpy(&request, packet->body, packet->body_size);
+    if (check_request(header->opcode, &request, &fds, failure))
+        return failure->error;
+    if (packet->n_fds != fds)
+        return BAD("a %s with %u fds, not %u", row->name, packet->n_fds, fds);
+    return 0;
+}

@@ -1,0 +1,265 @@
+#include "daemon/worker/control.h"
+
+#include <errno.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "daemon/base/log.h"
+#include "daemon/worker/channel.h"
+#include "daemon/worker/check.h"
+#include "daemon/worker/device.h"
+#include "daemon/worker/fault.h"
+#include "daemon/worker/job.h"
+#include "daemon/worker/queue.h"
+#include "daemon/worker/staging.h"
+
+#define DRAIN_SECONDS 2
+#define EXIT_SPOILT 4
+
+/* What runs beside what. A link has two threads, since mapping host memory costs half as long as copying it: one
+ * job maps and unmaps while the other's bytes are on the link. Everywhere else one job runs at a time. */
+enum engine { UP, DOWN, COMPUTE, DISK, ADMIN, WATCH, ENGINES };
+static const unsigned threads_of[ENGINES] = {
+    [UP] = 2, [DOWN] = 2, [COMPUTE] = 1, [DISK] = 1, [ADMIN] = 1, [WATCH] = 1};
+
+static struct control {
+    struct channel channel;
+    struct queue queues[ENGINES];
+    pthread_mutex_t mutex;
+    pthread_cond_t changed;
+    struct list alive; /* jobs not answered yet */
+    unsigned running;  /* jobs not freed yet */
+    bool started;
+    char state_dir[sizeof(((struct job_start_request *)0)->state_dir)];
+} control = {
+    .mutex = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER, .alive = LIST_INIT(control.alive)};
+
+static enum engine engine_of_copy(const struct job_copy_request *r)
+{
+    bool from_host = r->source.kind == JOB_EXTENT_HOST, to_host = r->target.kind == JOB_EXTENT_HOST;
+
+    if (r->source.kind == JOB_EXTENT_DISK || r->target.kind == JOB_EXTENT_DISK)
+        return DISK;
+    return from_host == to_host ? COMPUTE : from_host ? UP : DOWN;
+}
+
+static enum engine engine_of(const struct job *job)
+{
+    switch (job->opcode) {
+    case JOB_COPY:
+        return engine_of_copy(&job->request.copy);
+    case JOB_HASH:
+        return job->request.hash.extent.kind == JOB_EXTENT_DISK ? DISK : COMPUTE;
+    case JOB_FILE:
+        return DISK;
+    case JOB_ENCODE:
+    case JOB_DECODE:
+        return COMPUTE;
+    case JOB_QUERY:
+    case JOB_CLIENTS:
+        return WATCH; /* asked every few milliseconds while a dead client is waited for: never behind a CREATE */
+    }
+    return ADMIN;
+}
+
+static void start(struct job *job)
+{
+    const struct job_start_request *r = &job->request.start;
+
+    if (control.started) {
+        fail(&job->failure, HBM_E_BAD_REQUEST, "this worker is started already");
+        return;
+    }
+    staging_limit(r->pinned_bytes);
+    memcpy(control.state_dir, r->state_dir, sizeof(control.state_dir));
+    control.started = !device_start(r, &job->reply.start, &job->failure);
+}
+
+static void with_memory(struct job *job, void (*run)(struct job *))
+{
+    if (job_poll(job, &job->failure) || device_enter(&job->failure))
+        return;
+    run(job);
+    device_leave();
+}
+
+static void perform(struct job *job)
+{
+    switch (job->opcode) {
+    case JOB_START:
+        start(job);
+        break;
+    case JOB_CREATE:
+        job_create(job, control.state_dir);
+        break;
+    case JOB_DESTROY:
+        device_destroy(job->request.destroy.token, &job->failure);
+        break;
+    case JOB_COPY:
+        with_memory(job, job_copy);
+        break;
+    case JOB_ENCODE:
+        with_memory(job, job_encode);
+        break;
+    case JOB_DECODE:
+        with_memory(job, job_decode);
+        break;
+    case JOB_HASH:
+        with_memory(job, job_hash);
+        break;
+    case JOB_FILE:
+        with_memory(job, job_file);
+        break;
+    case JOB_QUERY:
+        device_query(&job->reply.query, &job->failure);
+        break;
+    case JOB_CLIENTS:
+        device_clients(&job->request.clients, &job->reply.clients, &job->failure);
+        break;
+    }
+}
+
+static void run(struct job *job)
+{
+    if (!fault_strike(job->opcode, &job->failure))
+        perform(job);
+    /* Before the reply: an owner that counts what is free must not see what this job still holds. */
+    job_close_fds(job);
+    pthread_mutex_lock(&control.mutex);
+    list_unlink(&job->alive);
+    pthread_mutex_unlock(&control.mutex);
+    channel_reply(&control.channel, job);
+    if (device_spoilt()) {
+        log_error("a device error has spoilt this worker: it ends, the owner starts another");
+        _exit(EXIT_SPOILT);
+    }
+    job_free(job);
+    pthread_mutex_lock(&control.mutex);
+    control.running--;
+    pthread_cond_signal(&control.changed);
+    pthread_mutex_unlock(&control.mutex);
+}
+
+static void cancel(uint32_t serial)
+{
+    pthread_mutex_lock(&control.mutex);
+    list_for_each (node, &control.alive) {
+        struct job *job = list_entry(node, struct job, alive);
+
+        if (serial == 0 || job->serial == serial)
+            atomic_store(&job->cancelled, true);
+    }
+    pthread_mutex_unlock(&control.mutex);
+}
+
+/* False if the owner uses the serial already. */
+static bool enlist(struct job *job)
+{
+    bool fresh = true;
+
+    pthread_mutex_lock(&control.mutex);
+    list_for_each (node, &control.alive)
+        fresh &= list_entry(node, struct job, alive)->serial != job->serial;
+    if (fresh) {
+        list_append(&control.alive, &job->alive);
+        control.running++;
+    }
+    pthread_mutex_unlock(&control.mutex);
+    return fresh;
+}
+
+static void accept_job(struct packet *packet)
+{
+    struct job *job = job_new(&control.channel, packet);
+
+    if (!job) {
+        channel_refuse(&control.channel, packet->header.opcode, packet->header.serial, HBM_E_SYSTEM,
+                       "out of memory for a job");
+        return;
+    }
+    if (!enlist(job)) {
+        channel_refuse(&control.channel, job->opcode, job->serial, HBM_E_BAD_REQUEST,
+                       "a job of that serial is running");
+        job_free(job);
+        return;
+    }
+    if (job->opcode == JOB_START)
+        run(job); /* here: nothing else can run before it has picked the device */
+    else
+        queue_push(&control.queues[engine_of(job)], job);
+}
+
+static void handle(struct packet *packet)
+{
+    struct failure failure = {0};
+    const struct packet_header *header = &packet->header;
+
+    if (!check_packet(packet, &failure) && !control.started && header->opcode != JOB_START)
+        fail(&failure, HBM_E_BAD_REQUEST, "a worker's first job is START");
+    if (failure.error) {
+        packet_close_fds(packet);
+        if (header->serial)
+            channel_refuse(&control.channel, header->opcode, header->serial, failure.error, failure.detail);
+        else
+            log_warning("a one-way packet was refused: %s", failure.detail);
+    } else if (header->opcode == JOB_CANCEL) {
+        struct job_cancel_request request;
+
+        memcpy(&request, packet->body, sizeof(request));
+        if (request.serial)
+            cancel(request.serial);
+    } else
+        accept_job(packet);
+}
+
+/* Nobody waits for the jobs any more, but ending them properly lets the disk and the driver settle. */
+static bool drain(void)
+{
+    struct timespec until;
+    int late = 0;
+
+    cancel(0);
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_sec += DRAIN_SECONDS;
+    pthread_mutex_lock(&control.mutex);
+    while (control.running && !late)
+        late = pthread_cond_timedwait(&control.changed, &control.mutex, &until);
+    bool idle = control.running == 0;
+    pthread_mutex_unlock(&control.mutex);
+    return idle;
+}
+
+int control_serve(int fd)
+{
+    static struct packet packet;
+
+    channel_init(&control.channel, fd);
+    for (unsigned i = 0; i < ENGINES; i++)
+        if (queue_start(&control.queues[i], threads_of[i], run) < 0) {
+            log_error("no threads can be started");
+            return 1;
+        }
+    for (;;) {
+        packet.header = (struct packet_header){0};
+        int error = packet_receive(fd, &packet);
+
+        if (error == -EPROTO || error == -EMFILE) {
+            if (packet.header.serial)
+                channel_refuse(&control.channel, packet.header.opcode, packet.header.serial,
+                               error == -EMFILE ? HBM_E_LIMIT : HBM_E_BAD_REQUEST,
+                               error == -EMFILE ? "the worker has no room for more descriptors"
+                                                : "the packet is malformed");
+            continue;
+        }
+        if (error)
+            break;
+        handle(&packet);
+    }
+    if (!drain())
+        _exit(0);
+    for (unsigned i = 0; i < ENGINES; i++)
+        queue_stop(&control.queues[i]);
+    staging_drop();
+    return 0;
+}

@@ -1,0 +1,114 @@
+/* COPY: between extents of any two kinds, with the checksum of what was moved. */
+#include <stdlib.h>
+
+#include "daemon/base/cleanup.h"
+#include "daemon/worker/job.h"
+#include "daemon/worker/side.h"
+#include "daemon/worker/staging.h"
+#include "daemon/worker/stream.h"
+
+struct copy {
+    struct job *job;
+    const struct job_copy_request *request;
+    struct side source, target;
+    uint64_t *hashes; /* NULL: not asked for */
+    bool hash_only;
+    struct kit kits[LANES_MAX];
+};
+
+static int move_chunk(void *context, uint64_t index, unsigned lane, struct failure *failure)
+{
+    struct copy *copy = context;
+    const struct job_copy_request *r = copy->request;
+    struct kit *kit = &copy->kits[lane];
+    uint64_t offset = index * CHECKSUM_CHUNK;
+    size_t bytes = checksum_chunk_bytes(r->bytes, index);
+    const unsigned char *from;
+
+    if (job_poll(copy->job, failure) ||
+        side_get(&copy->source, kit, r->source_offset + offset, bytes, copy->target.is_disk, &from, failure))
+        return failure->error;
+    if (copy->hashes)
+        copy->hashes[index] = checksum_of(from, bytes);
+    if (copy->hash_only)
+        return 0;
+    if (side_put(&copy->target, kit, r->target_offset + offset, bytes, from, failure))
+        return failure->error;
+    job_advance(copy->job, bytes);
+    return 0;
+}
+
+static int by_stream(struct copy *copy, bool inside, struct failure *failure)
+{
+    const struct job_copy_request *r = copy->request;
+    struct stream_copy stream = {
+        .job = copy->job,
+        .stream = inside                        ? DEVICE_COMPUTE
+                  : copy->target.view.on_device ? DEVICE_UP
+                                                : DEVICE_DOWN,
+        .source = copy->source.view.bytes + r->source_offset,
+        .target = copy->target.view.bytes + r->target_offset,
+        .bytes = r->bytes,
+        .hashes = inside ? NULL : copy->hashes,
+    };
+    return stream_copy(&stream, failure);
+}
+
+static int move(struct copy *copy, struct failure *failure)
+{
+    uint64_t count = checksum_chunks(copy->request->bytes);
+    bool from_device = copy->source.view.on_device, to_device = copy->target.view.on_device;
+    bool disk = copy->source.is_disk || copy->target.is_disk;
+
+    if (!disk && (from_device || to_device)) {
+        bool inside = from_device && to_device;
+
+        if (by_stream(copy, inside, failure) || !inside || !copy->hashes)
+            return failure->error;
+        copy->hash_only = true; /* no link carried these bytes past the CPU */
+    }
+    int error = lanes_run(disk || from_device ? staging_lanes() : lanes_of_cpu(), count, move_chunk, copy, failure);
+    kits_close(copy->kits);
+    return error;
+}
+
+static int move_and_check(struct copy *copy, struct failure *failure)
+{
+    const struct job_copy_request *r = copy->request;
+    uint64_t count = checksum_chunks(r->bytes);
+    _cleanup_free_ uint64_t *hashes = NULL;
+
+    if (r->flags & (JOB_CHECKSUM | JOB_VERIFY)) {
+        hashes = calloc(count + 1, sizeof(*hashes));
+        if (!hashes)
+            return fail(failure, HBM_E_SYSTEM, "out of memory for %llu chunk hashes", (unsigned long long)count);
+    }
+    copy->hashes = hashes;
+    if (move(copy, failure) || !hashes)
+        return failure->error;
+    uint64_t found = checksum_combine(hashes, count);
+    copy->job->reply.copy.checksum = found;
+    if ((r->flags & JOB_VERIFY) && found != r->expected)
+        return fail(failure, HBM_E_CHECKSUM, "%llu bytes have checksum %016llx, stored were %016llx",
+                    (unsigned long long)r->bytes, (unsigned long long)found, (unsigned long long)r->expected);
+    return 0;
+}
+
+void job_copy(struct job *job)
+{
+    const struct job_copy_request *r = &job->request.copy;
+    struct copy copy = {.job = job, .request = r};
+    unsigned next = 0;
+    uint64_t start = monotonic_ns();
+    int source_fd = r->source.kind == JOB_EXTENT_CUDA_IPC ? -1 : job->fds[next++];
+    int target_fd = r->target.kind == JOB_EXTENT_CUDA_IPC ? -1 : job->fds[next];
+
+    if (side_open(&copy.source, &r->source, source_fd, false, &job->failure))
+        return;
+    if (!side_open(&copy.target, &r->target, target_fd, true, &job->failure)) {
+        move_and_check(&copy, &job->failure);
+        side_close(&copy.target);
+    }
+    side_close(&copy.source);
+    job->reply.copy.nanoseconds = monotonic_ns() - start;
+}

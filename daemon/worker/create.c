@@ -1,0 +1,21 @@
+/* CREATE: disk extents are the same on every device, all others are the device's own. */
+#include "daemon/worker/device.h"
+#include "daemon/worker/disk.h"
+#include "daemon/worker/job.h"
+
+void job_create(struct job *job, const char *state_dir)
+{
+    const struct job_create_request *r = &job->request.create;
+
+    if (r->kind != JOB_EXTENT_DISK) {
+        device_create(r, &job->reply.create, &job->reply_fd, &job->failure);
+        return;
+    }
+    if (r->size > INT64_MAX - DISK_ALIGN) {
+        fail(&job->failure, HBM_E_TOO_LARGE, "no file can have %llu bytes", (unsigned long long)r->size);
+        return;
+    }
+    uint64_t size = (r->size + DISK_ALIGN - 1) / DISK_ALIGN * DISK_ALIGN;
+    if (!disk_create(state_dir, size, &job->reply_fd, &job->failure))
+        job->reply.create.size = size;
+}

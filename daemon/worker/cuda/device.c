@@ -1,0 +1,95 @@
+/* The GPU: which one it is, how full it is, who uses it. No call here creates a context. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "daemon/worker/cuda/context.h"
+#include "daemon/worker/cuda/driver.h"
+#include "daemon/worker/cuda/error.h"
+#include "daemon/worker/cuda/extent.h"
+#include "daemon/worker/cuda/nvml.h"
+#include "daemon/worker/device.h"
+
+static char served[HBM_UUID_MAX];
+static uint64_t total_bytes;
+
+static int check_uuid(const char *uuid, struct failure *failure)
+{
+    /* Indexes and lists would pass for CUDA_VISIBLE_DEVICES, too, and mean another device on another day. */
+    if ((strncmp(uuid, "GPU-", 4) && strncmp(uuid, "MIG-", 4)) || strchr(uuid, ','))
+        return fail(failure, HBM_E_NO_DEVICE, "\"%s\" is no UUID of a GPU or MIG instance", uuid);
+    return 0;
+}
+
+int device_start(const struct job_start_request *request, struct job_start_reply *reply, struct failure *failure)
+{
+    struct nvml_memory memory;
+    size_t bytes = 0;
+
+    if (check_uuid(request->uuid, failure))
+        return failure->error;
+    setenv("CUDA_VISIBLE_DEVICES", request->uuid, 1);
+    if (driver_load(failure) ||
+        driver_check(failure, "cuDeviceGetName", driver.DeviceGetName(reply->name, sizeof(reply->name), 0)) ||
+        driver_check(failure, "cuDeviceTotalMem", driver.DeviceTotalMem(&bytes, 0)))
+        return failure->error;
+    memcpy(served, request->uuid, sizeof(served));
+    total_bytes = bytes;
+    context_start(request->idle_ms);
+    reply->total_bytes = bytes;
+    reply->free_bytes = nvml_memory(served, &memory) && memory.free < bytes ? memory.free : bytes;
+    reply->can_fd = driver_attribute(CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED) &&
+                    driver_attribute(CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED);
+    reply->can_cuda_ipc = 1;
+    reply->rdma = driver_attribute(CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED) != 0;
+    if (!nvml_minor(served, &reply->ordinal))
+        reply->ordinal = 0;
+    return extent_granularity(&reply->granularity, failure);
+}
+
+int device_query(struct job_query_reply *reply, struct failure *failure)
+{
+    struct nvml_memory memory;
+    uint64_t free_now = 0;
+    unsigned flags = 0;
+    int active = 0;
+
+    if (driver_check(failure, "cuDevicePrimaryCtxGetState", driver.DevicePrimaryCtxGetState(0, &flags, &active)))
+        return failure->error;
+    reply->has_context = active != 0;
+    reply->total_bytes = reply->free_bytes = total_bytes;
+    if (nvml_memory(served, &memory))
+        reply->free_bytes = memory.free < total_bytes ? memory.free : total_bytes;
+    else if (context_free_bytes(&free_now))
+        reply->free_bytes = free_now;
+    return 0;
+}
+
+struct listing {
+    const struct job_clients_request *asked;
+    struct job_clients_reply *reply;
+};
+
+static void list_if_asked(unsigned pid, void *context)
+{
+    struct listing *l = context;
+
+    for (uint32_t i = 0; i < l->reply->n; i++)
+        if (l->reply->pids[i] == pid)
+            return; /* on another GPU as well */
+    for (uint32_t i = 0; i < l->asked->n; i++)
+        if (l->asked->pids[i] == pid) {
+            l->reply->pids[l->reply->n++] = pid;
+            return;
+        }
+}
+
+int device_clients(const struct job_clients_request *request, struct job_clients_reply *reply,
+                   struct failure *failure)
+{
+    struct listing listing = {.asked = request, .reply = reply};
+
+    (void)failure;
+    reply->n = 0;
+    (void)nvml_each_process(list_if_asked, &listing);
+    return 0;
+}

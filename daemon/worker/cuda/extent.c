@@ -1,0 +1,130 @@
+/* Making extents. What is created here belongs to whoever holds the fd; this process keeps no handle. */
+#include "daemon/worker/cuda/extent.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include "daemon/base/cleanup.h"
+#include "daemon/worker/cuda/driver.h"
+#include "daemon/worker/cuda/error.h"
+#include "daemon/worker/meminfo.h"
+#include "proto/memfd.h"
+
+#define SIZE_UNIT ((size_t)2 << 20)
+
+static CUmemAllocationProp device_memory(void)
+{
+    CUmemAllocationProp prop = {
+        .type = CU_MEM_ALLOCATION_TYPE_PINNED,
+        .requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
+        .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = 0},
+    };
+
+    prop.allocFlags.gpuDirectRDMACapable =
+        driver_attribute(CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED) != 0;
+    return prop;
+}
+
+/* On the NUMA node next to the device. */
+static CUmemAllocationProp host_memory(void)
+{
+    int node = -1;
+
+    if (driver.DeviceGetAttribute(&node, CU_DEVICE_ATTRIBUTE_HOST_NUMA_ID, 0) || node < 0)
+        node = 0; /* a machine without NUMA has one node */
+    return (CUmemAllocationProp){
+        .type = CU_MEM_ALLOCATION_TYPE_PINNED,
+        .requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
+        .location = {.type = CU_MEM_LOCATION_TYPE_HOST_NUMA, .id = node},
+    };
+}
+
+static int granularity_of(const CUmemAllocationProp *prop, size_t *bytes, struct failure *failure)
+{
+    return driver_check(failure, "cuMemGetAllocationGranularity",
+                        driver.MemGetAllocationGranularity(bytes, prop, CU_MEM_ALLOC_GRANULARITY_MINIMUM));
+}
+
+int extent_granularity(uint64_t *bytes, struct failure *failure)
+{
+    CUmemAllocationProp prop = device_memory();
+    size_t granularity = 0;
+
+    if (granularity_of(&prop, &granularity, failure))
+        return failure->error;
+    *bytes = granularity;
+    return 0;
+}
+
+static int create_shared(const CUmemAllocationProp *prop, uint64_t wanted, uint64_t *size, int *fd,
+                         struct failure *failure)
+{
+    CUmemGenericAllocationHandle handle;
+    size_t granularity = 0;
+    int exported = -1;
+
+    if (granularity_of(prop, &granularity, failure))
+        return failure->error;
+    /* Host memory comes in smaller pages, but addresses are reserved in whole large ones. */
+    if (granularity < SIZE_UNIT)
+        granularity = SIZE_UNIT;
+    *size = (wanted + granularity - 1) / granularity * granularity;
+    if (driver_check(failure, "cuMemCreate", driver.MemCreate(&handle, *size, prop, 0)))
+        return failure->error;
+    CUresult result =
+        driver.MemExportToShareableHandle(&exported, handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);
+    driver_note("cuMemRelease", driver.MemRelease(handle));
+    if (driver_check(failure, "cuMemExportToShareableHandle", result))
+        return failure->error;
+    fcntl(exported, F_SETFD, FD_CLOEXEC);
+    *fd = exported;
+    return 0;
+}
+
+static int create_memfd(uint64_t wanted, uint64_t *size, int *fd, struct failure *failure)
+{
+    uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
+
+    *size = (wanted + page - 1) / page * page;
+    int memfd = memfd_fixed("hbm-extent", *size);
+    if (memfd < 0)
+        return fail_errno(failure, HBM_E_SYSTEM, "memfd_create", -memfd);
+    *fd = memfd;
+    return 0;
+}
+
+static int create_host(uint64_t wanted, uint64_t *size, int *fd, struct failure *failure)
+{
+    CUmemAllocationProp prop = host_memory();
+    uint64_t available = meminfo_bytes("MemAvailable");
+    struct failure refusal = {0};
+
+    /* The driver takes real pages at once; the kernel would kill somebody to find them. */
+    if (available && wanted > available)
+        return fail(failure, HBM_E_NO_MEMORY, "%llu bytes of host memory wanted, %llu available",
+                    (unsigned long long)wanted, (unsigned long long)available);
+    if (driver_attribute(CU_DEVICE_ATTRIBUTE_HOST_NUMA_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED)) {
+        int error = create_shared(&prop, wanted, size, fd, &refusal);
+        if (!error || error == HBM_E_NO_MEMORY)
+            return error ? fail(failure, error, "%s", refusal.detail) : 0;
+    }
+    return create_memfd(wanted, size, fd, failure);
+}
+
+int device_create(const struct job_create_request *request, struct job_create_reply *reply, int *fd,
+                  struct failure *failure)
+{
+    CUmemAllocationProp prop = device_memory();
+    size_t total = 0;
+
+    if (request->kind == JOB_EXTENT_HOST)
+        return create_host(request->size, &reply->size, fd, failure);
+    if (driver_check(failure, "cuDeviceTotalMem", driver.DeviceTotalMem(&total, 0)))
+        return failure->error;
+    if (request->size > total)
+        return fail(failure, HBM_E_NO_MEMORY, "%llu bytes wanted, the device has %llu",
+                    (unsigned long long)request->size, (unsigned long long)total);
+    if (request->kind == JOB_EXTENT_CUDA_IPC)
+        return block_create(request->size, reply, failure);
+    return create_shared(&prop, request->size, &reply->size, fd, failure);
+}

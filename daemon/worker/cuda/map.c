@@ -1,0 +1,111 @@
+/* Mapping extents for the time of a job. */
+#include <errno.h>
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+
+#include "daemon/worker/cuda/driver.h"
+#include "daemon/worker/cuda/error.h"
+#include "daemon/worker/cuda/extent.h"
+
+#define SIZE_SEALS (F_SEAL_SHRINK | F_SEAL_GROW)
+
+/* Host memory where the driver shares none: a memfd, pinned while it is mapped. */
+static int map_memfd(const struct job_extent *extent, int fd, int seals, struct view *view, struct failure *failure)
+{
+    struct stat status;
+
+    if (fstat(fd, &status) < 0)
+        return fail_errno(failure, HBM_E_SYSTEM, "fstat", errno);
+    if ((seals & SIZE_SEALS) != SIZE_SEALS || (uint64_t)status.st_size != extent->size)
+        return fail(failure, HBM_E_BAD_REQUEST, "the memfd has no sealed size of %llu bytes",
+                    (unsigned long long)extent->size);
+    void *bytes = mmap(NULL, extent->size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    if (bytes == MAP_FAILED)
+        return fail_errno(failure, HBM_E_SYSTEM, "mmap", errno);
+    view->bytes = bytes;
+    view->origin = VIEW_MEMFD;
+    if (runtime_check(failure, "cudaHostRegister",
+                      cudaHostRegister(bytes, extent->size, cudaHostRegisterPortable | cudaHostRegisterMapped)))
+        return failure->error;
+    view->pinned = true;
+    return 0;
+}
+
+/* Device memory for the device; host memory for the device and for the CPU. */
+static int set_access(const struct job_extent *extent, CUdeviceptr address, struct failure *failure)
+{
+    CUmemAccessDesc access[2] = {
+        {.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = 0}, .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE},
+        {.location = {.type = CU_MEM_LOCATION_TYPE_HOST_NUMA}, .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE},
+    };
+    CUresult result = driver.MemSetAccess(address, extent->size, access, extent->kind == JOB_EXTENT_HOST ? 2 : 1);
+
+    return driver_check_argument(failure, "cuMemSetAccess", result,
+                                 "the fd is memory of another kind, or too much is mapped");
+}
+
+static int map_shared(const struct job_extent *extent, int fd, struct view *view, struct failure *failure)
+{
+    CUmemGenericAllocationHandle handle;
+    CUdeviceptr address = 0;
+
+    CUresult result = driver.MemImportFromShareableHandle(&handle, (void *)(uintptr_t)fd,
+                                                          CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
+    if (driver_check_argument(failure, "cuMemImportFromShareableHandle", result,
+                              "the fd is no memory of a GPU seen here"))
+        return failure->error;
+    result = driver.MemAddressReserve(&address, extent->size, 0, 0, 0);
+    if (driver_check(failure, "cuMemAddressReserve", result)) {
+        driver_note("cuMemRelease", driver.MemRelease(handle));
+        return failure->error;
+    }
+    result = driver.MemMap(address, extent->size, 0, handle, 0);
+    if (driver_check_argument(failure, "cuMemMap", result, "an import maps only at its exact size")) {
+        driver_note("cuMemAddressFree", driver.MemAddressFree(address, extent->size));
+        driver_note("cuMemRelease", driver.MemRelease(handle));
+        return failure->error;
+    }
+    view->bytes = (unsigned char *)(uintptr_t)address;
+    view->origin = VIEW_VMM;
+    view->handle = handle;
+    return set_access(extent, address, failure);
+}
+
+int device_map(const struct job_extent *extent, int fd, struct view *view, struct failure *failure)
+{
+    int seals, error;
+
+    *view = (struct view){.size = extent->size, .on_device = extent->kind != JOB_EXTENT_HOST};
+    if (extent->kind == JOB_EXTENT_CUDA_IPC)
+        return block_map(extent, view, failure);
+    seals = extent->kind == JOB_EXTENT_HOST ? fcntl(fd, F_GET_SEALS) : -1;
+    error = seals >= 0 ? map_memfd(extent, fd, seals, view, failure) : map_shared(extent, fd, view, failure);
+    if (error)
+        device_unmap(view);
+    return error;
+}
+
+void device_unmap(struct view *view)
+{
+    CUdeviceptr address = (CUdeviceptr)(uintptr_t)view->bytes;
+
+    switch (view->origin) {
+    case VIEW_NONE:
+        break;
+    case VIEW_MEMFD:
+        if (view->pinned)
+            runtime_note("cudaHostUnregister", cudaHostUnregister(view->bytes));
+        munmap(view->bytes, view->size);
+        break;
+    case VIEW_VMM:
+        driver_note("cuMemUnmap", driver.MemUnmap(address, view->size));
+        driver_note("cuMemAddressFree", driver.MemAddressFree(address, view->size));
+        driver_note("cuMemRelease", driver.MemRelease(view->handle));
+        break;
+    case VIEW_BLOCK:
+        block_unmap(view->handle);
+        break;
+    }
+    *view = (struct view){0};
+}

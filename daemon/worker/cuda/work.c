@@ -1,0 +1,138 @@
+/* Copies, marks, pinning and kernels. */
+#include "daemon/worker/cuda/context.h"
+#include "daemon/worker/cuda/error.h"
+#include "daemon/worker/device.h"
+
+int device_mark_new(struct device_mark *mark, struct failure *failure)
+{
+    cudaEvent_t event = NULL;
+
+    /* Blocking: a thread that spins on an event takes a core from the inference engine. */
+    if (runtime_check(failure, "cudaEventCreate",
+                      cudaEventCreateWithFlags(&event, cudaEventDisableTiming | cudaEventBlockingSync)))
+        return failure->error;
+    mark->event = event;
+    return 0;
+}
+
+void device_mark_free(struct device_mark *mark)
+{
+    if (mark->event)
+        runtime_note("cudaEventDestroy", cudaEventDestroy(mark->event));
+    mark->event = NULL;
+}
+
+int device_copy(enum device_stream stream, void *target, const void *source, size_t bytes, struct failure *failure)
+{
+    return runtime_check(failure, "cudaMemcpyAsync",
+                         cudaMemcpyAsync(target, source, bytes, cudaMemcpyDefault, context_stream(stream)));
+}
+
+int device_mark(enum device_stream stream, struct device_mark *mark, struct failure *failure)
+{
+    return runtime_check(failure, "cudaEventRecord", cudaEventRecord(mark->event, context_stream(stream)));
+}
+
+int device_wait(struct device_mark *mark, struct failure *failure)
+{
+    return runtime_check(failure, "cudaEventSynchronize", cudaEventSynchronize(mark->event));
+}
+
+void device_drain(enum device_stream stream)
+{
+    runtime_note("cudaStreamSynchronize", cudaStreamSynchronize(context_stream(stream)));
+}
+
+void device_pin(void *bytes, size_t size)
+{
+    runtime_note("cudaHostRegister", cudaHostRegister(bytes, size, cudaHostRegisterPortable));
+}
+
+void device_unpin(void *bytes)
+{
+    /* Not registered is fine: pinning may have been refused. */
+    if (cudaHostUnregister(bytes) != cudaSuccess)
+        (void)cudaGetLastError();
+}
+
+/* Start and end of a kernel on the device's own clock. */
+struct stopwatch {
+    cudaEvent_t start, end;
+};
+
+static void stopwatch_free(struct stopwatch *watch)
+{
+    if (watch->start)
+        runtime_note("cudaEventDestroy", cudaEventDestroy(watch->start));
+    if (watch->end)
+        runtime_note("cudaEventDestroy", cudaEventDestroy(watch->end));
+}
+
+static int stopwatch_start(struct stopwatch *watch, cudaStream_t stream, struct failure *failure)
+{
+    if (runtime_check(failure, "cudaEventCreate", cudaEventCreateWithFlags(&watch->start, cudaEventDefault)) ||
+        runtime_check(failure, "cudaEventCreate", cudaEventCreateWithFlags(&watch->end, cudaEventBlockingSync)))
+        return failure->error;
+    return runtime_check(failure, "cudaEventRecord", cudaEventRecord(watch->start, stream));
+}
+
+static int stopwatch_stop(struct stopwatch *watch, cudaStream_t stream, double *seconds, struct failure *failure)
+{
+    float milliseconds = 0;
+
+    if (runtime_check(failure, "cudaEventRecord", cudaEventRecord(watch->end, stream)) ||
+        runtime_check(failure, "cudaEventSynchronize after a kernel", cudaEventSynchronize(watch->end)) ||
+        runtime_check(failure, "cudaEventElapsedTime",
+                      cudaEventElapsedTime(&milliseconds, watch->start, watch->end)))
+        return failure->error;
+    *seconds = milliseconds / 1e3;
+    return 0;
+}
+
+static int encode_with(const struct codec_job *job, void *workspace, struct stopwatch *watch, double *seconds,
+                       struct failure *failure)
+{
+    cudaStream_t stream = context_stream(DEVICE_COMPUTE);
+
+    if (stopwatch_start(watch, stream, failure))
+        return failure->error;
+    if (runtime_check(failure, "the encoder", (cudaError_t)codec_encode_cuda(job, workspace, stream))) {
+        device_drain(DEVICE_COMPUTE);
+        return failure->error;
+    }
+    return stopwatch_stop(watch, stream, seconds, failure);
+}
+
+int device_encode(const struct codec_job *job, struct hbm_receipt *receipt, struct failure *failure)
+{
+    uint64_t bytes = codec_workspace_bytes(job);
+    struct stopwatch watch = {0};
+    void *workspace = NULL;
+    double seconds = 0;
+
+    if (bytes && runtime_check(failure, "cudaMalloc of the encoder's workspace", cudaMalloc(&workspace, bytes)))
+        return failure->error;
+    if (!encode_with(job, workspace, &watch, &seconds, failure))
+        runtime_check(failure, "the receipt", (cudaError_t)codec_receipt_cuda(job, workspace, receipt));
+    receipt->seconds = seconds;
+    stopwatch_free(&watch);
+    if (workspace)
+        runtime_note("cudaFree", cudaFree(workspace));
+    return failure->error;
+}
+
+int device_decode(const struct codec_job *job, struct failure *failure)
+{
+    cudaStream_t stream = context_stream(DEVICE_COMPUTE);
+    struct stopwatch watch = {0};
+    double seconds;
+
+    if (!stopwatch_start(&watch, stream, failure)) {
+        if (runtime_check(failure, "the decoder", (cudaError_t)codec_decode_cuda(job, stream)))
+            device_drain(DEVICE_COMPUTE);
+        else
+            stopwatch_stop(&watch, stream, &seconds, failure);
+    }
+    stopwatch_free(&watch);
+    return failure->error;
+}

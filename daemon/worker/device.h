@@ -1,0 +1,64 @@
+/* The device behind a worker. Two implementations, chosen when linking: host/ and cuda/.
+ * Everything here may be called from any thread. Calls that fail record why in *failure and return its error. */
+#pragma once
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+
+#include "daemon/worker/failure.h"
+#include "kernels/codec.h"
+#include "proto/jobs.h"
+
+/* One line a device, `UUID<TAB>NAME<TAB>TOTAL_BYTES`. A machine without the device gets no line. */
+void device_probe(FILE *out);
+
+/* First of all: picks the device. */
+int device_start(const struct job_start_request *request, struct job_start_reply *reply, struct failure *failure);
+/* Any kind but DISK. *fd gets the extent unless it is CUDA_IPC. */
+int device_create(const struct job_create_request *request, struct job_create_reply *reply, int *fd,
+                  struct failure *failure);
+int device_destroy(uint64_t token, struct failure *failure);
+int device_query(struct job_query_reply *reply, struct failure *failure);
+int device_clients(const struct job_clients_request *request, struct job_clients_reply *reply,
+                   struct failure *failure);
+
+/* A job that maps, copies or computes stands between these two; outside of them the device may drop its context. */
+int device_enter(struct failure *failure);
+void device_leave(void);
+/* True once an error has spoilt this process for good: it must end after its reply. */
+bool device_spoilt(void);
+
+/* An extent that is not DISK, mapped here. */
+struct view {
+    unsigned char *bytes;
+    uint64_t size;
+    bool on_device; /* bytes is no address for the CPU: only device_copy and kernels may use it */
+    enum { VIEW_NONE, VIEW_MEMFD, VIEW_VMM, VIEW_BLOCK } origin;
+    bool pinned;     /* MEMFD: registered with the driver */
+    uint64_t handle; /* VMM: the import */
+};
+int device_map(const struct job_extent *extent, int fd, struct view *view, struct failure *failure);
+void device_unmap(struct view *view);
+
+/* Copies with a device address on at least one side are queued and may be waited for by a mark. */
+enum device_stream { DEVICE_UP, DEVICE_DOWN, DEVICE_COMPUTE, DEVICE_STREAMS };
+struct device_mark {
+    void *event;
+};
+int device_mark_new(struct device_mark *mark, struct failure *failure);
+void device_mark_free(struct device_mark *mark);
+int device_copy(enum device_stream stream, void *target, const void *source, size_t bytes, struct failure *failure);
+int device_mark(enum device_stream stream, struct device_mark *mark, struct failure *failure);
+int device_wait(struct device_mark *mark, struct failure *failure);
+/* After a failure or cancel: nothing of that stream touches memory any more. */
+void device_drain(enum device_stream stream);
+
+/* Staging memory: makes host pages fast for the device's copies. Slower but right where that is refused. */
+void device_pin(void *bytes, size_t size);
+void device_unpin(void *bytes);
+
+/* Codecs on mapped addresses. encode fills the receipt but for bytes_*. */
+int device_encode(const struct codec_job *job, struct hbm_receipt *receipt, struct failure *failure);
+int device_decode(const struct codec_job *job, struct failure *failure);

@@ -1,0 +1,11 @@
+/* DISK extents: unlinked files, so that the fd is all there is of one and a crash leaves nothing behind. */
+#pragma once
+
+#include <stdint.h>
+
+#include "daemon/worker/failure.h"
+
+#define DISK_ALIGN 4096u
+
+/* `size` must be a multiple of DISK_ALIGN. The blocks are allocated here: a copy later cannot run out of space. */
+int disk_create(const char *state_dir, uint64_t size, int *fd, struct failure *failure);

@@ -1,0 +1,46 @@
+/* One job from the packet that asked for it to the packet that answers. */
+#pragma once
+
+#include <stdatomic.h>
+
+#include "daemon/base/list.h"
+#include "daemon/worker/failure.h"
+#include "proto/jobs.h"
+#include "proto/packet.h"
+
+#define JOB_FDS_MAX 3
+
+struct channel;
+
+struct job {
+    struct list queued; /* in a queue, until a thread takes it */
+    struct list alive;  /* in the control's list, until it is answered */
+    struct channel *channel;
+    uint32_t opcode, serial;
+    union job_request request;
+    int fds[JOB_FDS_MAX];
+    unsigned n_fds;
+    atomic_bool cancelled;
+    atomic_uint_fast64_t done_bytes, told_ns;
+    union job_reply reply;
+    int reply_fd;
+    struct failure failure;
+};
+
+/* Takes the packet's fds, whatever it returns. NULL: out of memory. */
+struct job *job_new(struct channel *channel, struct packet *packet);
+struct job *job_free(struct job *job);
+void job_close_fds(struct job *job);
+/* HBM_E_CANCELLED once the owner has asked for it; long jobs look between chunks. */
+int job_poll(struct job *job, struct failure *failure);
+/* So many bytes more are done; tells the owner now and then. Any thread. */
+void job_advance(struct job *job, uint64_t bytes);
+uint64_t monotonic_ns(void);
+
+/* The jobs, each in the thread of its queue. They leave the outcome in job->reply and job->failure. */
+void job_copy(struct job *job);
+void job_hash(struct job *job);
+void job_file(struct job *job);
+void job_encode(struct job *job);
+void job_decode(struct job *job);
+void job_create(struct job *job, const char *state_dir);

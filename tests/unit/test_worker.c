@@ -1,0 +1,684 @@
+/* The host worker, as hbmd sees it: the real binary (HBM_WORKER or the first argument) at the end of a socketpair.
+ */
+#include <dirent.h>
+#include <fcntl.h>
+#include <math.h>
+#include <sched.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <sys/mman.h>
+#include <sys/mount.h>
+#include <sys/stat.h>
+#include <time.h>
+
+#include <cmocka.h>
+
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+#include "daemon/worker/ask.h"
+#include "proto/memfd.h"
+
+#define MIB ((uint64_t)1 << 20)
+
+static const char *program;
+static char state_dir[] = "/var/tmp/test-worker-XXXXXX";
+static struct ask worker;
+
+static int begin(void **state)
+{
+    (void)state;
+    ask_start(&worker, program);
+    return ask_begin(&worker, "host", state_dir, 0, NULL);
+}
+
+static int end(void **state)
+{
+    (void)state;
+    return ask_stop(&worker);
+}
+
+static void expect(int status, int wanted)
+{
+    if (status != wanted)
+        fail_msg("%s, not %s: %s", hbm_error_name(status), hbm_error_name(wanted), worker.detail);
+}
+
+static struct ask_extent make(unsigned kind, uint64_t size)
+{
+    struct ask_extent extent;
+
+    expect(ask_create(&worker, kind, size, &extent), 0);
+    return extent;
+}
+
+static void drop(struct ask_extent *extent)
+{
+    ask_drop(&worker, extent);
+}
+
+static unsigned char *map(const struct ask_extent *extent)
+{
+    unsigned char *bytes = mmap(NULL, extent->extent.size, PROT_READ | PROT_WRITE, MAP_SHARED, extent->fd, 0);
+
+    assert_ptr_not_equal(bytes, MAP_FAILED);
+    return bytes;
+}
+
+static void fill(unsigned char *bytes, uint64_t size, uint64_t seed)
+{
+    for (uint64_t i = 0; i < size; i++) {
+        seed = seed * 6364136223846793005u + 1442695040888963407u;
+        bytes[i] = (unsigned char)(seed >> 56);
+    }
+}
+
+static uint64_t expected_checksum(const unsigned char *bytes, uint64_t size)
+{
+    uint64_t hashes[16], n = 0;
+
+    for (uint64_t at = 0; at < size; at += 16 * MIB)
+        hashes[n++] = XXH3_64bits(bytes + at, size - at < 16 * MIB ? size - at : 16 * MIB);
+    return XXH3_64bits(hashes, n * sizeof(*hashes));
+}
+
+static unsigned fds_of_worker(void)
+{
+    struct job_destroy_request nothing = {0};
+    char path[40];
+    unsigned n = 0;
+
+    /* A reply's fd is closed after the reply; the answer to a next job of the same queue says that it is. */
+    expect(ask_job(&worker, JOB_DESTROY, &nothing, NULL, 0, NULL, NULL), 0);
+    snprintf(path, sizeof(path), "/proc/%d/fd", worker.pid);
+    DIR *dir = opendir(path);
+    assert_non_null(dir);
+    while (readdir(dir))
+        n++;
+    closedir(dir);
+    return n;
+}
+
+static void the_first_job_must_be_start_and_only_the_first(void **state)
+{
+    struct job_query_request query = {0};
+    union job_reply reply;
+
+    (void)state;
+    ask_start(&worker, program);
+    expect(ask_job(&worker, JOB_QUERY, &query, NULL, 0, &reply, NULL), HBM_E_BAD_REQUEST);
+    expect(ask_begin(&worker, "GPU-00000000-0000-0000-0000-000000000000", state_dir, 0, &reply), HBM_E_NO_DEVICE);
+    expect(ask_begin(&worker, "host", state_dir, 0, &reply), 0);
+    assert_true(reply.start.total_bytes > MIB && reply.start.can_fd && !reply.start.can_cuda_ipc);
+    assert_int_equal(reply.start.granularity, sysconf(_SC_PAGESIZE));
+    expect(ask_begin(&worker, "host", state_dir, 0, &reply), HBM_E_BAD_REQUEST);
+    expect(ask_job(&worker, JOB_QUERY, &query, NULL, 0, &reply, NULL), 0);
+    assert_int_equal(reply.query.has_context, 0);
+    assert_int_equal(ask_stop(&worker), 0);
+}
+
+static void a_new_extent_is_whole_pages_of_zeros_whose_size_is_sealed(void **state)
+{
+    struct ask_extent e = make(JOB_EXTENT_DEVICE, 5000);
+    unsigned char *bytes = map(&e);
+
+    (void)state;
+    assert_int_equal(e.extent.size, 8192);
+    assert_true(bytes[0] == 0 && bytes[8191] == 0);
+    assert_int_equal(ftruncate(e.fd, 4096), -1);
+    munmap(bytes, 8192);
+    drop(&e);
+}
+
+static void extents_that_cannot_be_are_refused(void **state)
+{
+    struct ask_extent e;
+
+    (void)state;
+    expect(ask_create(&worker, JOB_EXTENT_DEVICE, 0, &e), HBM_E_BAD_REQUEST);
+    expect(ask_create(&worker, JOB_EXTENT_DEVICE, (uint64_t)1 << 63, &e), HBM_E_NO_MEMORY);
+    expect(ask_create(&worker, JOB_EXTENT_HOST, UINT64_MAX, &e), HBM_E_NO_MEMORY);
+    expect(ask_create(&worker, JOB_EXTENT_DISK, UINT64_MAX, &e), HBM_E_TOO_LARGE);
+    expect(ask_create(&worker, JOB_EXTENT_DISK, (uint64_t)1 << 60, &e), HBM_E_NO_SPACE);
+    expect(ask_create(&worker, JOB_EXTENT_CUDA_IPC, 4096, &e), HBM_E_UNSUPPORTED);
+    expect(ask_create(&worker, 4, 4096, &e), HBM_E_BAD_REQUEST);
+}
+
+static void a_copy_moves_its_bytes_and_no_others(void **state)
+{
+    struct ask_extent a = make(JOB_EXTENT_DEVICE, 3 * MIB), b = make(JOB_EXTENT_HOST, 3 * MIB);
+    unsigned char *from = map(&a), *to = map(&b);
+
+    (void)state;
+    fill(from, 3 * MIB, 1);
+    expect(ask_copy(&worker, &a, &b, (struct ask_range){256, 512, 1000}, 0, NULL), 0);
+    assert_memory_equal(to + 512, from + 256, 1000);
+    assert_true(to[511] == 0 && to[1512] == 0);
+    expect(ask_copy(&worker, &a, &b, (struct ask_range){3 * MIB, 0, 0}, 0, NULL), 0);
+    munmap(from, 3 * MIB);
+    munmap(to, 3 * MIB);
+    drop(&a);
+    drop(&b);
+}
+
+static void round_trip(uint64_t bytes, uint64_t offset)
+{
+    uint64_t size = bytes + offset + 4096, sums[4] = {0};
+    struct ask_extent device = make(JOB_EXTENT_DEVICE, size), host = make(JOB_EXTENT_HOST, size),
+                      disk = make(JOB_EXTENT_DISK, size), disk2 = make(JOB_EXTENT_DISK, size),
+                      back = make(JOB_EXTENT_DEVICE, size);
+    unsigned char *from = map(&device), *to = map(&back);
+
+    fill(from, size, bytes);
+    assert_int_equal(disk.extent.size % 4096, 0);
+    expect(ask_copy(&worker, &device, &host, (struct ask_range){offset, 0, bytes}, JOB_CHECKSUM, &sums[0]), 0);
+    assert_int_equal(sums[0], expected_checksum(from + offset, bytes));
+    expect(ask_copy(&worker, &host, &disk, (struct ask_range){0, offset, bytes}, JOB_CHECKSUM, &sums[1]), 0);
+    expect(ask_copy(&worker, &disk, &disk2, (struct ask_range){offset, 256, bytes}, JOB_CHECKSUM, &sums[2]), 0);
+    sums[3] = sums[0];
+    expect(ask_copy(&worker, &device, &back, (struct ask_range){offset, 0, bytes}, JOB_VERIFY, &sums[3]), 0);
+    expect(ask_copy(&worker, &disk2, &back, (struct ask_range){256, offset, bytes}, JOB_VERIFY, &sums[3]), 0);
+    assert_true(sums[0] == sums[1] && sums[0] == sums[2] && sums[0] == sums[3]);
+    assert_memory_equal(from + offset, to + offset, bytes);
+    munmap(from, device.extent.size);
+    munmap(to, back.extent.size);
+    drop(&device), drop(&host), drop(&disk), drop(&disk2), drop(&back);
+}
+
+static void the_checksum_is_the_same_on_every_path(void **state)
+{
+    static const uint64_t sizes[] = {4,        4095,         4096,         2 * MIB - 1,
+                                     16 * MIB, 16 * MIB + 1, 41 * MIB + 5, 80 * MIB + 1};
+
+    (void)state;
+    for (unsigned i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++)
+        for (unsigned offset = 0; offset <= 256; offset += 256)
+            round_trip(sizes[i], offset);
+}
+
+static void without_io_uring_plain_reads_and_writes_do(void **state)
+{
+    (void)state;
+    setenv("HBM_WORKER_NO_URING", "1", 1);
+    begin(NULL);
+    unsetenv("HBM_WORKER_NO_URING");
+    round_trip(21 * MIB + 3, 256);
+    round_trip(8192, 0);
+    assert_int_equal(end(NULL), 0);
+}
+
+static void one_flipped_bit_on_disk_is_a_checksum_error(void **state)
+{
+    struct ask_extent a = make(JOB_EXTENT_DEVICE, 20 * MIB), disk = make(JOB_EXTENT_DISK, 20 * MIB);
+    unsigned char *from = map(&a), byte;
+    uint64_t sum = 0;
+
+    (void)state;
+    fill(from, 20 * MIB, 3);
+    expect(ask_copy(&worker, &a, &disk, (struct ask_range){0, 0, 20 * MIB}, JOB_CHECKSUM, &sum), 0);
+    assert_int_equal(pread(disk.fd, &byte, 1, 18 * MIB), 1);
+    byte ^= 4;
+    assert_int_equal(pwrite(disk.fd, &byte, 1, 18 * MIB), 1);
+    expect(ask_copy(&worker, &disk, &a, (struct ask_range){0, 0, 20 * MIB}, JOB_VERIFY, &sum), HBM_E_CHECKSUM);
+    assert_non_null(strstr(worker.detail, "stored were"));
+    assert_int_equal(ftruncate(disk.fd, MIB), 0);
+    expect(ask_copy(&worker, &disk, &a, (struct ask_range){0, 0, 20 * MIB}, JOB_VERIFY, &sum), HBM_E_IO);
+    munmap(from, 20 * MIB);
+    drop(&a), drop(&disk);
+}
+
+static void a_hash_is_plain_xxh3_of_any_kind_of_extent(void **state)
+{
+    uint64_t size = 35 * MIB, offset = 1000, bytes = 33 * MIB + 7, hash;
+    struct ask_extent e[] = {make(JOB_EXTENT_DEVICE, size), make(JOB_EXTENT_HOST, size),
+                             make(JOB_EXTENT_DISK, size)};
+    unsigned char *from = map(&e[0]);
+
+    (void)state;
+    fill(from, size, 4);
+    uint64_t wanted = XXH3_64bits(from + offset, bytes);
+    for (unsigned i = 0; i < 3; i++) {
+        if (i)
+            expect(ask_copy(&worker, &e[0], &e[i], (struct ask_range){0, 0, size}, 0, NULL), 0);
+        expect(ask_hash(&worker, &e[i], offset, bytes, &hash), 0);
+        assert_int_equal(hash, wanted);
+    }
+    expect(ask_hash(&worker, &e[0], 0, 0, &hash), 0);
+    assert_int_equal(hash, XXH3_64bits(NULL, 0));
+    munmap(from, size);
+    for (unsigned i = 0; i < 3; i++)
+        drop(&e[i]);
+}
+
+static struct job_code code_of(unsigned codec, uint64_t n)
+{
+    return (struct job_code){
+        .data_offset = 256,
+        .dims = {n},
+        .rank = 1,
+        .dtype = HBM_F32,
+        .encoding = {.codec = (uint8_t)codec, .stored = (uint8_t)hbm_codec_stored_dtype(codec)}};
+}
+
+static void a_buffer_is_encoded_within_its_bounds_and_decoded_again(void **state)
+{
+    struct ask_extent raw = make(JOB_EXTENT_DEVICE, 4096), stored = make(JOB_EXTENT_HOST, 4096);
+    struct job_encode_request encode = {
+        .source = raw.extent, .target = stored.extent, .code = code_of(HBM_CODEC_INT8, 256)};
+    struct job_decode_request decode = {.source = stored.extent, .target = raw.extent, .code = encode.code};
+    int fds[] = {raw.fd, stored.fd}, back[] = {stored.fd, raw.fd};
+    float *x = (float *)map(&raw);
+    union job_reply reply;
+
+    (void)state;
+    for (int i = 0; i < 256; i++)
+        x[i] = (float)(i - 128) / 64;
+    encode.min_sqnr_db = 30;
+    expect(ask_job(&worker, JOB_ENCODE, &encode, fds, 2, &reply, NULL), 0);
+    const struct hbm_receipt *receipt = &reply.encode.receipt;
+    assert_true(receipt->bytes_before == 1024 && receipt->bytes_after == 260 && receipt->elements == 256);
+    assert_true(receipt->sqnr_db > 30 && receipt->max_abs_error < 0.02);
+    memset(x, 0, 1024);
+    expect(ask_job(&worker, JOB_DECODE, &decode, back, 2, &reply, NULL), 0);
+    assert_true(fabsf(x[0] + 2) < 0.02f && fabsf(x[192] - 1) < 0.02f);
+    x[0] = 1.999f; /* what was decoded would encode without any error */
+    for (int i = 1; i < 256; i++)
+        x[i] = (float)(i - 128) / 77;
+    encode.min_sqnr_db = 300;
+    expect(ask_job(&worker, JOB_ENCODE, &encode, fds, 2, &reply, NULL), HBM_E_QUALITY);
+    assert_non_null(strstr(worker.detail, "300.00 dB"));
+    encode.min_sqnr_db = 0, encode.max_error = 1e-9;
+    expect(ask_job(&worker, JOB_ENCODE, &encode, fds, 2, &reply, NULL), HBM_E_QUALITY);
+    munmap(x, 4096);
+    drop(&raw), drop(&stored);
+}
+
+static void codes_that_do_not_fit_are_refused(void **state)
+{
+    struct ask_extent raw = make(JOB_EXTENT_DEVICE, 4096), stored = make(JOB_EXTENT_DEVICE, 4096),
+                      disk = make(JOB_EXTENT_DISK, 4096);
+    const struct job_encode_request good = {
+        .source = raw.extent, .target = stored.extent, .code = code_of(HBM_CODEC_FP16, 64)};
+    struct job_encode_request r;
+    int fds[] = {raw.fd, stored.fd}, to_disk[] = {raw.fd, disk.fd};
+
+    (void)state;
+    expect(ask_job(&worker, JOB_ENCODE, &good, fds, 2, NULL, NULL), 0);
+    r = good, r.code.dims[0] = 2000;
+    expect(ask_job(&worker, JOB_ENCODE, &r, fds, 2, NULL, NULL), HBM_E_BAD_REQUEST);
+    r = good, r.code.data_offset = 128;
+    expect(ask_job(&worker, JOB_ENCODE, &r, fds, 2, NULL, NULL), HBM_E_BAD_REQUEST);
+    r = good, r.code.raw_offset = UINT64_MAX - 255;
+    expect(ask_job(&worker, JOB_ENCODE, &r, fds, 2, NULL, NULL), HBM_E_BAD_REQUEST);
+    r = good, r.code.dtype = HBM_I32;
+    expect(ask_job(&worker, JOB_ENCODE, &r, fds, 2, NULL, NULL), HBM_E_UNSUPPORTED);
+    r = good, r.code.encoding.codec = 200;
+    expect(ask_job(&worker, JOB_ENCODE, &r, fds, 2, NULL, NULL), HBM_E_UNSUPPORTED);
+    r = good, r.code.rank = 9;
+    expect(ask_job(&worker, JOB_ENCODE, &r, fds, 2, NULL, NULL), HBM_E_UNSUPPORTED);
+    r = good, r.target = disk.extent;
+    expect(ask_job(&worker, JOB_ENCODE, &r, to_disk, 2, NULL, NULL), HBM_E_UNSUPPORTED);
+    drop(&raw), drop(&stored), drop(&disk);
+}
+
+static int ranges_memfd(const struct job_range *ranges, unsigned n)
+{
+    int fd = memfd_sealed("ranges", ranges, n * sizeof(*ranges));
+
+    assert_true(fd >= 0);
+    return fd;
+}
+
+static int user_file(const unsigned char *bytes, size_t size)
+{
+    int fd = open(state_dir, O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
+
+    assert_true(fd >= 0);
+    assert_int_equal(write(fd, bytes, size), size);
+    return fd;
+}
+
+static void a_file_is_read_whatever_the_order_and_overlap_of_its_ranges(void **state)
+{
+    enum { FILE_SIZE = 40 * 1024 * 1024 + 17, SMALL = 3000, N = SMALL + 4 };
+    unsigned char *bytes = malloc(FILE_SIZE);
+    struct job_range *ranges = calloc(N, sizeof(*ranges));
+    union job_reply reply;
+
+    (void)state;
+    fill(bytes, FILE_SIZE, 5);
+    int file = user_file(bytes, FILE_SIZE);
+    /* Backwards: small neighbours 4001 bytes apart; then one over several windows to the end, one twice, one empty.
+     */
+    for (unsigned i = 0; i < SMALL; i++)
+        ranges[i] = (struct job_range){(uint64_t)i * 4096, (uint64_t)(SMALL - i) * 4001, 3999 - i % 7};
+    ranges[SMALL] = (struct job_range){32 * MIB, 777, FILE_SIZE - 777};
+    ranges[SMALL + 1] = (struct job_range){90 * MIB, 16 * MIB - 5, 10};
+    ranges[SMALL + 2] = (struct job_range){90 * MIB + 11, 16 * MIB - 5, 10};
+    int memfd = ranges_memfd(ranges, N);
+    for (unsigned kind = JOB_EXTENT_DEVICE; kind <= JOB_EXTENT_DISK; kind++) {
+        if (kind == JOB_EXTENT_CUDA_IPC)
+            continue;
+        struct ask_extent e = make(kind, 91 * MIB);
+        expect(ask_file(&worker, &e, file, memfd, N, false, &reply), 0);
+        unsigned char *got = map(&e);
+        uint64_t total = 0;
+        for (unsigned i = 0; i < N; i++) {
+            assert_memory_equal(got + ranges[i].extent_offset, bytes + ranges[i].file_offset, ranges[i].bytes);
+            total += ranges[i].bytes;
+        }
+        assert_int_equal(got[SMALL * 4096 + 5000], 0);
+        assert_int_equal(reply.file.bytes, total);
+        munmap(got, e.extent.size);
+        drop(&e);
+    }
+    close(memfd), close(file), free(ranges), free(bytes);
+}
+
+static void a_file_is_written_range_by_range(void **state)
+{
+    struct ask_extent e = make(JOB_EXTENT_DEVICE, 40 * MIB);
+    unsigned char *from = map(&e), *got = malloc(40 * MIB);
+    struct job_range ranges[] = {{1000, 100, 20 * MIB}, {30 * MIB, 0, 100}, {31 * MIB, 21 * MIB, 4097}};
+    int file = user_file((const unsigned char *)"x", 1), memfd = ranges_memfd(ranges, 3);
+
+    (void)state;
+    fill(from, 40 * MIB, 6);
+    expect(ask_file(&worker, &e, file, memfd, 3, true, NULL), 0);
+    assert_int_equal(pread(file, got, 40 * MIB, 0), 21 * MIB + 4097);
+    for (unsigned i = 0; i < 3; i++)
+        assert_memory_equal(got + ranges[i].file_offset, from + ranges[i].extent_offset, ranges[i].bytes);
+    assert_int_equal(got[20 * MIB + 200], 0);
+    munmap(from, 40 * MIB);
+    close(file), close(memfd), free(got);
+    drop(&e);
+}
+
+static void files_that_cannot_be_used_are_refused(void **state)
+{
+    struct ask_extent e = make(JOB_EXTENT_DEVICE, 8192);
+    struct job_range range = {0, 0, 8192}, beyond = {4096, 0, 8192};
+    int file = user_file((const unsigned char *)"short", 5), memfd = ranges_memfd(&range, 1),
+        wide = ranges_memfd(&beyond, 1);
+    char path[40];
+    int pipe_fds[2], unsealed = memfd_create("ranges", MFD_CLOEXEC);
+
+    (void)state;
+    snprintf(path, sizeof(path), "/proc/self/fd/%d", file);
+    int read_only = open(path, O_RDONLY | O_CLOEXEC), write_only = open(path, O_WRONLY | O_CLOEXEC);
+    assert_int_equal(pipe2(pipe_fds, O_CLOEXEC), 0);
+    expect(ask_file(&worker, &e, file, memfd, 1, false, NULL), HBM_E_IO);
+    assert_non_null(strstr(worker.detail, "shorter than 8192"));
+    expect(ask_file(&worker, &e, file, wide, 1, false, NULL), HBM_E_BAD_REQUEST);
+    expect(ask_file(&worker, &e, file, memfd, 2, false, NULL), HBM_E_BAD_REQUEST);
+    expect(ask_file(&worker, &e, file, memfd, 0, false, NULL), HBM_E_BAD_REQUEST);
+    expect(ask_file(&worker, &e, file, unsealed, 1, false, NULL), HBM_E_BAD_REQUEST);
+    expect(ask_file(&worker, &e, pipe_fds[0], memfd, 1, false, NULL), HBM_E_INVALID);
+    expect(ask_file(&worker, &e, read_only, memfd, 1, true, NULL), HBM_E_DENIED);
+    expect(ask_file(&worker, &e, write_only, memfd, 1, false, NULL), HBM_E_DENIED);
+    assert_int_equal(fcntl(file, F_SETFL, O_APPEND), 0);
+    expect(ask_file(&worker, &e, file, memfd, 1, true, NULL), HBM_E_INVALID);
+    close(file), close(memfd), close(wide), close(unsealed), close(pipe_fds[0]), close(pipe_fds[1]);
+    close(read_only), close(write_only);
+    drop(&e);
+}
+
+static void malformed_requests_are_refused_and_the_worker_goes_on(void **state)
+{
+    struct ask_extent a = make(JOB_EXTENT_DEVICE, 4096), b = make(JOB_EXTENT_DEVICE, 4096);
+    const struct job_copy_request good = {.source = a.extent, .target = b.extent, .bytes = 4096};
+    struct job_copy_request r;
+    struct packet_header header = {.opcode = 77, .serial = 9000};
+    int fds[] = {a.fd, b.fd}, three[] = {a.fd, b.fd, b.fd}, pipe_fds[2], unsealed = memfd_create("x", MFD_CLOEXEC);
+    uint32_t serial = 0;
+
+    (void)state;
+    assert_int_equal(pipe2(pipe_fds, O_CLOEXEC), 0);
+    int wrong[] = {pipe_fds[0], b.fd}, loose[] = {unsealed, b.fd};
+    expect(ask_job(&worker, JOB_COPY, &good, fds, 1, NULL, NULL), HBM_E_BAD_REQUEST);
+    expect(ask_job(&worker, JOB_COPY, &good, three, 3, NULL, NULL), HBM_E_BAD_REQUEST);
+    expect(ask_job(&worker, JOB_COPY, &good, wrong, 2, NULL, NULL), HBM_E_BAD_REQUEST);
+    expect(ask_job(&worker, JOB_COPY, &good, loose, 2, NULL, NULL), HBM_E_BAD_REQUEST);
+    r = good, r.source_offset = 1;
+    expect(ask_job(&worker, JOB_COPY, &r, fds, 2, NULL, NULL), HBM_E_BAD_REQUEST);
+    r = good, r.target_offset = UINT64_MAX;
+    expect(ask_job(&worker, JOB_COPY, &r, fds, 2, NULL, NULL), HBM_E_BAD_REQUEST);
+    r = good, r.source.kind = 9;
+    expect(ask_job(&worker, JOB_COPY, &r, fds, 2, NULL, NULL), HBM_E_BAD_REQUEST);
+    r = good, r.source.size = 8192;
+    expect(ask_job(&worker, JOB_COPY, &r, fds, 2, NULL, NULL), HBM_E_BAD_REQUEST);
+    r = good, r.flags = 4;
+    expect(ask_job(&worker, JOB_COPY, &r, fds, 2, NULL, NULL), HBM_E_BAD_REQUEST);
+    r = good, r.source.kind = JOB_EXTENT_CUDA_IPC;
+    expect(ask_job(&worker, JOB_COPY, &r, fds, 1, NULL, NULL), HBM_E_UNSUPPORTED);
+    packet_send(worker.fd, &header, "abc", 3, fds, 2);
+    expect(ask_receive(&worker, &serial, NULL, NULL), HBM_E_BAD_REQUEST);
+    assert_int_equal(serial, 9000);
+    header.opcode = JOB_COPY;
+    packet_send(worker.fd, &header, "abc", 3, NULL, 0);
+    expect(ask_receive(&worker, &serial, NULL, NULL), HBM_E_BAD_REQUEST);
+    assert_int_equal(write(worker.fd, "xy", 2), 2); /* no whole header: nobody to answer */
+    expect(ask_job(&worker, JOB_COPY, &good, fds, 2, NULL, NULL), 0);
+    close(pipe_fds[0]), close(pipe_fds[1]), close(unsealed);
+    drop(&a), drop(&b);
+}
+
+static void a_cancelled_job_ends_early_and_a_queued_one_never_runs(void **state)
+{
+    uint64_t size = 1024 * MIB;
+    struct ask_extent a = make(JOB_EXTENT_DEVICE, size), b = make(JOB_EXTENT_HOST, size);
+    struct job_copy_request r = {.source = a.extent, .target = b.extent, .bytes = size, .flags = JOB_CHECKSUM};
+    int fds[] = {a.fd, b.fd}, status[3];
+    uint32_t first = ask_send(&worker, JOB_COPY, &r, fds, 2), second = ask_send(&worker, JOB_COPY, &r, fds, 2),
+             serial = 0;
+
+    (void)state;
+    ask_cancel(&worker, second);
+    ask_cancel(&worker, first);
+    ask_cancel(&worker, 4000); /* nobody's: no harm */
+    for (unsigned i = 0; i < 2; i++) {
+        int got = ask_receive(&worker, &serial, NULL, NULL);
+        assert_true(serial == first || serial == second);
+        status[serial - first] = got;
+    }
+    expect(status[0], HBM_E_CANCELLED);
+    expect(status[1], HBM_E_CANCELLED);
+    drop(&a), drop(&b);
+}
+
+static void long_jobs_tell_their_progress_and_short_ones_do_not(void **state)
+{
+    struct ask_extent a = make(JOB_EXTENT_DEVICE, 1536 * MIB), b = make(JOB_EXTENT_HOST, 1536 * MIB);
+    struct timespec start, stop;
+
+    (void)state;
+    expect(ask_copy(&worker, &a, &b, (struct ask_range){0, 0, 4096}, 0, NULL), 0);
+    assert_int_equal(worker.progress, 0);
+    clock_gettime(CLOCK_MONOTONIC, &start);
+    expect(ask_copy(&worker, &a, &b, (struct ask_range){0, 0, 1536 * MIB}, 0, NULL), 0);
+    clock_gettime(CLOCK_MONOTONIC, &stop);
+    double ms = (double)(stop.tv_sec - start.tv_sec) * 1e3 + (double)(stop.tv_nsec - start.tv_nsec) / 1e6;
+    assert_true(worker.progress <= ms / 50);
+    if (ms > 400)
+        assert_true(worker.progress > 0);
+    drop(&a), drop(&b);
+}
+
+static void a_full_disk_is_said_when_the_extent_is_made(void **state)
+{
+    char dir[] = "/tmp/test-worker-full-XXXXXX";
+    struct ask_extent e;
+
+    (void)state;
+    if (geteuid() != 0 || !mkdtemp(dir) || unshare(CLONE_NEWNS) < 0 ||
+        mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) < 0 || mount("tmpfs", dir, "tmpfs", 0, "size=8m") < 0)
+        skip();
+    ask_start(&worker, program);
+    expect(ask_begin(&worker, "host", dir, 0, NULL), 0);
+    expect(ask_create(&worker, JOB_EXTENT_DISK, 16 * MIB, &e), HBM_E_NO_SPACE);
+    expect(ask_create(&worker, JOB_EXTENT_DISK, 4 * MIB, &e), 0);
+    struct ask_extent more;
+    expect(ask_create(&worker, JOB_EXTENT_DISK, 6 * MIB, &more), HBM_E_NO_SPACE);
+    struct ask_extent memory = make(JOB_EXTENT_DEVICE, 16 * MIB);
+    struct job_range range = {0, 0, 16 * MIB};
+    int file = open(dir, O_TMPFILE | O_RDWR | O_CLOEXEC, 0600), memfd = ranges_memfd(&range, 1);
+    expect(ask_file(&worker, &memory, file, memfd, 1, true, NULL), HBM_E_NO_SPACE);
+    close(file), close(memfd);
+    drop(&e), drop(&memory);
+    assert_int_equal(umount2(dir, MNT_DETACH), 0);
+    rmdir(dir);
+    expect(ask_create(&worker, JOB_EXTENT_DISK, 4096, &e), HBM_E_IO);
+    assert_int_equal(ask_stop(&worker), 0);
+}
+
+static void without_a_state_directory_there_is_no_disk_tier(void **state)
+{
+    struct ask_extent e;
+
+    (void)state;
+    ask_start(&worker, program);
+    expect(ask_begin(&worker, "host", "", 0, NULL), 0);
+    expect(ask_create(&worker, JOB_EXTENT_DISK, 4096, &e), HBM_E_UNSUPPORTED);
+    assert_int_equal(ask_stop(&worker), 0);
+}
+
+static void begin_with_fault(const char *fault)
+{
+    setenv("HBM_WORKER_FAULT", fault, 1);
+    begin(NULL);
+    unsetenv("HBM_WORKER_FAULT");
+}
+
+static void faults_strike_where_they_are_asked_for(void **state)
+{
+    struct ask_extent a, b;
+    struct job_query_request query = {0};
+
+    (void)state;
+    begin_with_fault("create:nomem:2,copy:kill:2,hash:io");
+    a = make(JOB_EXTENT_DEVICE, 4096);
+    expect(ask_create(&worker, JOB_EXTENT_DEVICE, 4096, &b), HBM_E_NO_MEMORY);
+    b = make(JOB_EXTENT_DEVICE, 4096);
+    uint64_t hash;
+    expect(ask_hash(&worker, &a, 0, 4096, &hash), HBM_E_IO);
+    expect(ask_copy(&worker, &a, &b, (struct ask_range){0, 0, 4096}, 0, NULL), 0);
+    assert_int_equal(ask_copy(&worker, &a, &b, (struct ask_range){0, 0, 4096}, 0, NULL), ASK_GONE);
+    drop(&a), drop(&b);
+    int status = ask_stop(&worker);
+    assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
+
+    begin_with_fault("copy:hang");
+    a = make(JOB_EXTENT_DEVICE, 4096);
+    struct job_copy_request r = {.source = a.extent, .target = a.extent, .bytes = 64, .target_offset = 64};
+    int fds[] = {a.fd, a.fd};
+    ask_send(&worker, JOB_COPY, &r, fds, 2);
+    expect(ask_job(&worker, JOB_QUERY, &query, NULL, 0, NULL, NULL), 0);
+    drop(&a);
+    assert_int_equal(ask_stop(&worker), 0);
+}
+
+static void a_fault_that_is_asked_for_once_strikes_one_worker_only(void **state)
+{
+    char path[60];
+    struct ask_extent e;
+
+    (void)state;
+    snprintf(path, sizeof(path), "%s/once", state_dir);
+    setenv("HBM_WORKER_FAULT_ONCE", path, 1);
+    begin_with_fault("create:io");
+    expect(ask_create(&worker, JOB_EXTENT_DEVICE, 4096, &e), HBM_E_IO);
+    assert_int_equal(end(NULL), 0);
+    begin_with_fault("create:io");
+    e = make(JOB_EXTENT_DEVICE, 4096);
+    drop(&e);
+    assert_int_equal(end(NULL), 0);
+    unsetenv("HBM_WORKER_FAULT_ONCE");
+    unlink(path);
+}
+
+static void a_thousand_jobs_leave_the_fds_as_they_were(void **state)
+{
+    struct ask_extent a = make(JOB_EXTENT_DEVICE, 8192), disk = make(JOB_EXTENT_DISK, 8192), e;
+    uint64_t hash = 0;
+
+    (void)state;
+    unsigned before = fds_of_worker();
+    for (unsigned i = 0; i < 250; i++) {
+        expect(ask_copy(&worker, &a, &disk, (struct ask_range){0, 0, 8192}, JOB_CHECKSUM, &hash), 0);
+        expect(ask_copy(&worker, &disk, &a, (struct ask_range){0, 4097, 8192}, 0, NULL), HBM_E_BAD_REQUEST);
+        expect(ask_hash(&worker, &disk, 0, 8192, &hash), 0);
+        expect(ask_create(&worker, i % 2 ? JOB_EXTENT_DISK : JOB_EXTENT_HOST, 4096, &e), 0);
+        drop(&e);
+    }
+    assert_int_equal(fds_of_worker(), before);
+    drop(&a), drop(&disk);
+}
+
+static void the_worker_dies_with_its_owner(void **state)
+{
+    int pipe_fds[2];
+    struct ask child;
+
+    (void)state;
+    assert_int_equal(pipe2(pipe_fds, 0), 0);
+    pid_t owner = fork();
+    if (owner == 0) {
+        /* The pipe's writing end stays open in the worker: end of file there means that it is gone. */
+        ask_start(&child, program);
+        int again = dup(child.fd);
+        (void)again;
+        if (ask_begin(&child, "host", state_dir, 0, NULL) == 0)
+            kill(getpid(), SIGKILL);
+        _exit(1);
+    }
+    close(pipe_fds[1]);
+    char byte;
+    assert_int_equal(read(pipe_fds[0], &byte, 1), 0);
+    close(pipe_fds[0]);
+    int status;
+    assert_int_equal(waitpid(owner, &status, 0), owner);
+    assert_true(WIFSIGNALED(status));
+}
+
+int main(int argc, char **argv)
+{
+#define WITH_WORKER(test) cmocka_unit_test_setup_teardown(test, begin, end)
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_first_job_must_be_start_and_only_the_first),
+        WITH_WORKER(a_new_extent_is_whole_pages_of_zeros_whose_size_is_sealed),
+        WITH_WORKER(extents_that_cannot_be_are_refused),
+        WITH_WORKER(a_copy_moves_its_bytes_and_no_others),
+        WITH_WORKER(the_checksum_is_the_same_on_every_path),
+        cmocka_unit_test(without_io_uring_plain_reads_and_writes_do),
+        WITH_WORKER(one_flipped_bit_on_disk_is_a_checksum_error),
+        WITH_WORKER(a_hash_is_plain_xxh3_of_any_kind_of_extent),
+        WITH_WORKER(a_buffer_is_encoded_within_its_bounds_and_decoded_again),
+        WITH_WORKER(codes_that_do_not_fit_are_refused),
+        WITH_WORKER(a_file_is_read_whatever_the_order_and_overlap_of_its_ranges),
+        WITH_WORKER(a_file_is_written_range_by_range),
+        WITH_WORKER(files_that_cannot_be_used_are_refused),
+        WITH_WORKER(malformed_requests_are_refused_and_the_worker_goes_on),
+        WITH_WORKER(a_cancelled_job_ends_early_and_a_queued_one_never_runs),
+        WITH_WORKER(long_jobs_tell_their_progress_and_short_ones_do_not),
+        cmocka_unit_test(a_full_disk_is_said_when_the_extent_is_made),
+        cmocka_unit_test(without_a_state_directory_there_is_no_disk_tier),
+        cmocka_unit_test(faults_strike_where_they_are_asked_for),
+        cmocka_unit_test(a_fault_that_is_asked_for_once_strikes_one_worker_only),
+        WITH_WORKER(a_thousand_jobs_leave_the_fds_as_they_were),
+        cmocka_unit_test(the_worker_dies_with_its_owner),
+    };
+
+    program = argc > 1 ? argv[1] : getenv("HBM_WORKER");
+    if (!program) {
+        fprintf(stderr, "name the worker: HBM_WORKER or an argument\n");
+        return 77;
+    }
+    signal(SIGPIPE, SIG_IGN);
+    if (!mkdtemp(state_dir))
+        return 1;
+    int failed = cmocka_run_group_tests_name("worker", tests, NULL, NULL);
+    rmdir(state_dir);
+    return failed;
+}
