@@ -34,6 +34,7 @@ WORKER_CUDA = $(WORKER) $(wildcard daemon/worker/cuda/*.c)
 LIB = $(PROTO) $(wildcard client/lib/*.c)
 CTL = $(wildcard client/ctl/*.c)
 
+comma := ,
 objects = $(patsubst %.c,$(BUILD)/obj/%.o,$(1))
 cuda_objects = $(patsubst %.cu,$(BUILD)/obj/%.cu.o,$(1))
 
@@ -42,7 +43,7 @@ ifneq ($(NVCC),)
 BINARIES += $(BUILD)/hbm-worker-cuda
 CUDA_HOME = $(patsubst %/bin/nvcc,%,$(NVCC))
 CUDA_KNOWN := $(shell $(NVCC) --list-gpu-arch 2>/dev/null)
-GENCODE := $(foreach a,$(CUDA_ARCHS),$(if $(filter compute_$(a),$(CUDA_KNOWN)),-gencode arch=compute_$(a),code=sm_$(a))) \
+GENCODE := $(foreach a,$(CUDA_ARCHS),$(if $(filter compute_$(a),$(CUDA_KNOWN)),-gencode arch=compute_$(a)$(comma)code=sm_$(a))) \
 	-gencode arch=compute_80,code=compute_80
 NVCCFLAGS = -std=c++17 -O3 -fmad=false -lineinfo -I. $(GENCODE) -Werror all-warnings -Xcompiler -Wall,-Wextra,-fPIC
 CUDA_LIBS = -L$(CUDA_HOME)/lib64 -lcudart_static -ldl -lrt

@@ -1,0 +1,61 @@
+/* The driver may tear a GPU down when its last user goes, and our memory with it; whoever has /dev/nvidiaN open is
+ * a user. So they are held open, here and in the store. */
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "daemon/base/cleanup.h"
+#include "daemon/server.h"
+
+static void held(struct store_request *request)
+{
+    (void)request;
+}
+
+static bool take_kept(struct server *server, const char *name, int *slot)
+{
+    for (size_t i = 0; i < server->passed.n_kept; i++) {
+        struct kept_fd *kept = &server->passed.kept[i];
+        if (kept->fd < 0 || strcmp(kept->name, name))
+            continue;
+        *slot = TAKE_FD(kept->fd);
+        return true;
+    }
+    return false;
+}
+
+void hold_devices(struct server *server)
+{
+    for (unsigned i = 0; i < NVIDIA_DEVICES_MAX; i++) {
+        struct store_request *request = &server->holding[i];
+        char path[32];
+
+        snprintf(request->name, sizeof(request->name), "n-%u", i);
+        if (take_kept(server, request->name, &server->held[i])) {
+            server->hold_kept = true;
+            continue;
+        }
+        snprintf(path, sizeof(path), "/dev/nvidia%u", i);
+        server->held[i] = open(path, O_RDWR | O_CLOEXEC);
+        if (server->held[i] < 0)
+            continue;
+        request->fd = server->held[i];
+        request->done = held;
+        store_put(server->store, request);
+    }
+}
+
+bool hold_was_kept(const struct server *server)
+{
+    bool memory = false;
+
+    for (size_t i = 0; i < server->passed.n_kept; i++)
+        memory |= server->passed.kept[i].fd >= 0 && !strncmp(server->passed.kept[i].name, "x-", 2);
+    return server->hold_kept && memory;
+}
+
+void hold_clear(struct server *server)
+{
+    for (unsigned i = 0; i < NVIDIA_DEVICES_MAX; i++)
+        server->held[i] = fd_close(server->held[i]);
+}

@@ -1,0 +1,245 @@
+/* A worker's process: started, missed, started again. */
+#include "daemon/job/worker.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+
+#include "daemon/base/cleanup.h"
+#include "daemon/base/log.h"
+
+extern char **environ;
+
+/* The environment without what the service manager meant for us alone. NULL: memory is out. */
+static char **worker_environment(void)
+{
+    static const char *const ours[] = {"NOTIFY_SOCKET=", "LISTEN_", "WATCHDOG_", "FDSTORE="};
+    size_t n = 0, kept = 0;
+
+    while (environ[n])
+        n++;
+    char **copy = calloc(n + 1, sizeof(*copy));
+    for (size_t i = 0; copy && i < n; i++) {
+        bool leave_out = false;
+        for (size_t k = 0; k < sizeof(ours) / sizeof(ours[0]); k++)
+            leave_out |= !strncmp(environ[i], ours[k], strlen(ours[k]));
+        if (!leave_out)
+            copy[kept++] = environ[i];
+    }
+    return copy;
+}
+
+static void try_again(struct worker *worker)
+{
+    uint64_t pause = worker->backoff_ms;
+
+    if (worker->closing)
+        return;
+    worker->backoff_ms = pause * 2 < WORKER_BACKOFF_MAX_MS ? pause * 2 : WORKER_BACKOFF_MAX_MS;
+    worker_start_in(worker, pause);
+}
+
+static void handle_closed(uv_handle_t *handle)
+{
+    struct worker *worker = handle->data;
+    struct workers *workers = worker->workers;
+
+    if (--worker->open_handles || !worker->closing)
+        return;
+    free(worker);
+    workers_one_less(workers);
+}
+
+static void process_closed(uv_handle_t *handle)
+{
+    struct worker *worker = handle->data;
+
+    worker->process_open = false;
+    try_again(worker);
+    handle_closed(handle);
+}
+
+static void on_process_exit(uv_process_t *process, int64_t status, int signal)
+{
+    struct worker *worker = process->data;
+    char why[HBM_DETAIL_MAX];
+
+    worker->running = false;
+    if (worker->closing)
+        return; /* worker_close closes the handle */
+    if (signal)
+        snprintf(why, sizeof(why), "the worker of %s was killed by signal %d", worker->uuid, signal);
+    else
+        snprintf(why, sizeof(why), "the worker of %s ended with status %lld", worker->uuid, (long long)status);
+    if (worker->state != WORKER_DOWN)
+        worker_readable(worker); /* answers it gave before it died count */
+    worker_down(worker, why);
+    uv_close((uv_handle_t *)process, process_closed);
+}
+
+static void poll_closed(uv_handle_t *handle)
+{
+    struct worker *worker = handle->data;
+
+    worker->poll_open = false;
+    handle_closed(handle);
+}
+
+void worker_down(struct worker *worker, const char *why)
+{
+    struct workers *workers = worker->workers;
+
+    if (worker->state == WORKER_DOWN)
+        return;
+    if (worker->state == WORKER_READY && uv_now(workers->loop) - worker->ready_ms > WORKER_STABLE_MS)
+        worker->backoff_ms = WORKER_BACKOFF_MIN_MS;
+    /* Once it is tried every few seconds, the same words again would only fill the log. */
+    log_write(worker->backoff_ms < WORKER_BACKOFF_MAX_MS ? LOG_LEVEL_WARNING : LOG_LEVEL_DEBUG, NULL,
+              "%s; starting another", why);
+    worker->state = WORKER_DOWN;
+    uv_close((uv_handle_t *)&worker->poll, poll_closed);
+    worker->fd = fd_close(worker->fd);
+    if (worker->running)
+        uv_process_kill(&worker->process, SIGKILL);
+    workers->world.gone(workers->world.context, worker->index, why);
+    worker_end_jobs(worker, HBM_E_WORKER_DIED, why);
+}
+
+void worker_poll(uv_poll_t *poll, int status, int events)
+{
+    struct worker *worker = poll->data;
+
+    if (status < 0 || (events & (UV_READABLE | UV_DISCONNECT)))
+        worker_readable(worker);
+    if (worker->state != WORKER_DOWN && (events & UV_WRITABLE))
+        worker_flush(worker);
+}
+
+static void on_started(struct job *job)
+{
+    struct worker *worker = container_of(job, struct worker, start);
+    struct workers *workers = worker->workers;
+    char why[HBM_DETAIL_MAX + 96];
+
+    if (worker->state != WORKER_STARTING)
+        return; /* it died, and that has been told */
+    if (job->error) {
+        snprintf(why, sizeof(why), "the worker of %s cannot serve it (%s): %s", worker->uuid,
+                 hbm_error_what(job->error), job->detail);
+        worker_down(worker, why);
+        return;
+    }
+    worker->state = WORKER_READY;
+    worker->ready_ms = uv_now(workers->loop);
+    workers->world.ready(workers->world.context, worker->index, &job->reply.start);
+    worker_flush(worker);
+}
+
+static void start_first_job(struct worker *worker)
+{
+    struct job_start_request *request = &worker->start.request.start;
+
+    worker->start = (struct job){.opcode = JOB_START, .device = worker->index, .done = on_started, .reply_fd = -1};
+    snprintf(request->uuid, sizeof(request->uuid), "%s", worker->uuid);
+    snprintf(request->state_dir, sizeof(request->state_dir), "%s", worker->state_dir);
+    request->pinned_bytes = worker->pinned_bytes;
+    request->idle_ms = worker->idle_ms;
+    /* Ahead of what was submitted while there was no worker. */
+    list_init(&worker->start.node);
+    list_append(worker->queued.next, &worker->start.node);
+    worker_flush(worker);
+}
+
+static int spawn(struct worker *worker, int their_end)
+{
+    char fd_text[] = "3";
+    char *arguments[] = {worker->program, "--fd", fd_text, NULL};
+    uv_stdio_container_t stdio[4] = {
+        {.flags = UV_IGNORE},
+        {.flags = UV_IGNORE},
+        {.flags = UV_INHERIT_FD, .data.fd = STDERR_FILENO}, /* what it says goes where our log goes */
+        {.flags = UV_INHERIT_FD, .data.fd = their_end},
+    };
+    _cleanup_free_ char **environment = worker_environment();
+    uv_process_options_t options = {
+        .file = worker->program,
+        .args = arguments,
+        .env = environment,
+        .exit_cb = on_process_exit,
+        .flags = UV_PROCESS_DETACHED, /* a terminal's Ctrl-C is for us: the worker's jobs are to end first */
+        .stdio = stdio,
+        .stdio_count = 4,
+    };
+
+    if (!environment)
+        return -ENOMEM;
+    worker->process.data = worker;
+    worker->open_handles++;
+    worker->process_open = true; /* a handle that failed to start wants closing too */
+    return uv_spawn(worker->workers->loop, &worker->process, &options);
+}
+
+static void spawn_worker(uv_timer_t *timer)
+{
+    struct worker *worker = timer->data;
+    struct workers *workers = worker->workers;
+    int pair[2], error;
+    char why[HBM_DETAIL_MAX + sizeof(worker->program)];
+
+    if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, pair) < 0) {
+        error = -errno;
+    } else {
+        error = spawn(worker, pair[1]);
+        fd_close(pair[1]);
+        if (error)
+            fd_close(pair[0]);
+    }
+    if (error) {
+        snprintf(why, sizeof(why), "cannot start %s: %s; %s", worker->program, strerror(-error),
+                 error == -ENOENT || error == -EACCES ? "install it there, or set worker_dir in hbmd.conf"
+                                                      : "trying again");
+        if (worker->backoff_ms == WORKER_BACKOFF_MIN_MS)
+            log_error("%s", why);
+        workers->world.gone(workers->world.context, worker->index, why);
+        worker_end_jobs(worker, HBM_E_WORKER_DIED, why);
+        if (worker->process_open)
+            uv_close((uv_handle_t *)&worker->process, process_closed);
+        else
+            try_again(worker);
+        return;
+    }
+    worker->running = true;
+    worker->fd = pair[0];
+    worker->state = WORKER_STARTING;
+    worker->eof = false;
+    worker->open_handles++;
+    worker->poll_open = true;
+    uv_poll_init(workers->loop, &worker->poll, worker->fd);
+    worker->poll.data = worker;
+    uv_poll_start(&worker->poll, UV_READABLE, worker_poll);
+    workers->world.spawned(workers->world.context, worker->index, worker->process.pid);
+    start_first_job(worker);
+}
+
+void worker_start_in(struct worker *worker, uint64_t pause_ms)
+{
+    uv_timer_start(&worker->restart, spawn_worker, pause_ms, 0);
+}
+
+void worker_close(struct worker *worker)
+{
+    worker->closing = true;
+    worker->state = WORKER_DOWN;
+    if (worker->poll_open && !uv_is_closing((uv_handle_t *)&worker->poll))
+        uv_close((uv_handle_t *)&worker->poll, poll_closed);
+    worker->fd = fd_close(worker->fd);
+    if (worker->running)
+        uv_process_kill(&worker->process, SIGKILL);
+    if (worker->process_open && !uv_is_closing((uv_handle_t *)&worker->process))
+        uv_close((uv_handle_t *)&worker->process, process_closed);
+    uv_close((uv_handle_t *)&worker->restart, handle_closed);
+    uv_close((uv_handle_t *)&worker->deadline, handle_closed);
+}

@@ -1,0 +1,73 @@
+/* One worker as daemon/job's files share it. */
+#pragma once
+
+#include "daemon/job/workers.h"
+#include "proto/errors.h"
+#include "proto/packet.h"
+
+#define WORKER_IN_FLIGHT 64
+#define WORKER_BACKOFF_MIN_MS 50u
+#define WORKER_BACKOFF_MAX_MS 5000u
+#define WORKER_STABLE_MS 10000u   /* a worker that served so long starts the pause over */
+#define WORKER_PATIENCE_MS 60000u /* a job's least time; what jobs wait for a worker to start */
+#define WORKER_BYTES_A_MS 50000u  /* 50 MB/s: slower than any disk in order */
+
+struct flight {
+    struct job *job; /* NULL: free */
+    uint64_t deadline_ms, bytes;
+};
+
+struct worker {
+    struct workers *workers;
+    uint32_t index;
+    char program[4096];
+    char uuid[HBM_UUID_MAX];
+    char state_dir[256];
+    uint64_t pinned_bytes, idle_ms;
+
+    enum { WORKER_DOWN, WORKER_STARTING, WORKER_READY } state;
+    int fd;       /* our end of the socketpair; -1 when down */
+    bool running; /* the process has not been reaped yet */
+    bool eof;     /* it hung up: what is left is to reap it */
+    bool closing; /* workers_free has begun */
+    uint32_t serial;
+    struct job start;   /* its first job */
+    struct list queued; /* struct job: not sent yet */
+    struct flight flights[WORKER_IN_FLIGHT];
+    unsigned n_flights;
+    uint64_t bytes_in_flight, ready_ms, backoff_ms;
+    struct packet packet; /* the one being received */
+
+    uv_process_t process;
+    uv_poll_t poll;
+    uv_timer_t restart, deadline;
+    unsigned open_handles; /* of the four; once closing, the worker is freed with the last */
+    bool poll_open, process_open;
+};
+
+struct workers {
+    uv_loop_t *loop;
+    struct workers_world world;
+    struct worker **list;
+    unsigned n;
+    struct list failed; /* struct job: to be ended from the loop */
+    uv_timer_t failing;
+    unsigned n_alive; /* workers whose memory is still there */
+    bool freed, failing_closed;
+};
+
+/* worker.c: the process. */
+void worker_start_in(struct worker *worker, uint64_t pause_ms);
+void worker_poll(uv_poll_t *poll, int status, int events);
+/* It is of no use any more: its jobs end, it is killed, the next one follows when it has been reaped. */
+void worker_down(struct worker *worker, const char *why);
+void worker_close(struct worker *worker);
+/* worker_jobs.c: the conversation. */
+void worker_flush(struct worker *worker);
+void worker_readable(struct worker *worker);
+void worker_end_jobs(struct worker *worker, int error, const char *why);
+void worker_deadline(uv_timer_t *timer);
+void worker_watch_deadlines(struct worker *worker);
+/* workers.c: ends a job from the loop. */
+void workers_fail_later(struct workers *workers, struct job *job, int error, const char *why);
+void workers_one_less(struct workers *workers);

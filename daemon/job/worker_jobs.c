@@ -1,0 +1,233 @@
+/* The conversation with a worker: jobs out, at most WORKER_IN_FLIGHT at once, answers in, matched by serial. */
+#include "daemon/job/worker.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "daemon/base/cleanup.h"
+#include "daemon/base/log.h"
+
+#define PACKETS_A_WAKEUP 64
+
+static uint64_t job_bytes(const struct job *job)
+{
+    switch (job->opcode) {
+    case JOB_COPY:
+        return job->request.copy.bytes;
+    case JOB_ENCODE:
+        return job->request.encode.source.size + job->request.encode.target.size;
+    case JOB_DECODE:
+        return job->request.decode.source.size + job->request.decode.target.size;
+    case JOB_HASH:
+        return job->request.hash.bytes;
+    case JOB_FILE:
+        return job->request.file.extent.size;
+    }
+    return 0;
+}
+
+static struct flight *flight_of(struct worker *worker, uint32_t serial)
+{
+    for (unsigned i = 0; i < WORKER_IN_FLIGHT; i++)
+        if (worker->flights[i].job && worker->flights[i].job->serial == serial)
+            return &worker->flights[i];
+    return NULL;
+}
+
+static void take_off(struct worker *worker, struct job *job)
+{
+    unsigned i = 0;
+
+    while (worker->flights[i].job)
+        i++;
+    worker->n_flights++;
+    worker->flights[i].job = job;
+    worker->flights[i].bytes = job_bytes(job);
+    worker->bytes_in_flight += worker->flights[i].bytes;
+    /* It may have to wait in the worker behind all that is in flight. */
+    worker->flights[i].deadline_ms =
+        uv_now(worker->workers->loop) + WORKER_PATIENCE_MS + worker->bytes_in_flight / WORKER_BYTES_A_MS;
+}
+
+static struct job *land(struct worker *worker, struct flight *flight)
+{
+    struct job *job = flight->job;
+
+    worker->bytes_in_flight -= flight->bytes;
+    worker->n_flights--;
+    flight->job = NULL;
+    return job;
+}
+
+static int send_job(struct worker *worker, struct job *job)
+{
+    struct packet_header header = {.opcode = job->opcode, .serial = worker->serial + 1};
+    int error =
+        packet_send(worker->fd, &header, &job->request, job_row(job->opcode)->request_size, job->fds, job->n_fds);
+
+    if (error)
+        return error;
+    if (++worker->serial == UINT32_MAX)
+        worker->serial = 0;
+    job->serial = header.serial;
+    job->sent = true;
+    list_unlink(&job->node);
+    take_off(worker, job);
+    return 0;
+}
+
+void worker_flush(struct worker *worker)
+{
+    int want = UV_READABLE;
+    struct list *node;
+
+    if (worker->eof)
+        return;
+    while ((node = list_first(&worker->queued)) && worker->n_flights < WORKER_IN_FLIGHT) {
+        struct job *job = list_entry(node, struct job, node);
+        if (worker->state != WORKER_READY && job != &worker->start)
+            break;
+        int error = send_job(worker, job);
+        if (!error)
+            continue;
+        if (error == -EAGAIN)
+            want |= UV_WRITABLE;
+        if (error == -EAGAIN || error == -EPIPE)
+            break; /* its end is heard of by reading */
+        char why[96];
+        snprintf(why, sizeof(why), "the job could not be sent to the worker: %s", strerror(-error));
+        list_unlink(node);
+        workers_fail_later(worker->workers, job, HBM_E_SYSTEM, why);
+    }
+    uv_poll_start(&worker->poll, want, worker_poll);
+    worker_watch_deadlines(worker);
+}
+
+/* A worker's packet that is none is the end of that worker: nothing it says can be trusted. */
+static const char *take_reply(struct worker *worker, struct packet *packet)
+{
+    const struct packet_header *header = &packet->header;
+    struct flight *flight;
+
+    if (header->serial == 0) {
+        const struct job_progress_request *progress = (const void *)packet->body;
+        if (header->opcode != JOB_PROGRESS || packet->body_size != sizeof(*progress) || packet->n_fds)
+            return "it sent a one-way message that is none";
+        flight = flight_of(worker, progress->serial);
+        if (!flight)
+            return NULL; /* crossed with the answer */
+        flight->job->bytes_done = progress->bytes;
+        if (flight->job->progress)
+            flight->job->progress(flight->job);
+        return NULL;
+    }
+    flight = flight_of(worker, header->serial);
+    if (!flight || flight->job->opcode != header->opcode)
+        return "it answered a job that was not asked";
+    const struct job_row *row = job_row(header->opcode);
+    const struct packet_refusal *refusal = (const void *)packet->body;
+    if (header->status > 0 || (header->status && (packet->body_size != sizeof(*refusal) || packet->n_fds)) ||
+        (!header->status && (packet->body_size != row->reply_size || packet->n_fds > row->fds_out_max)))
+        return "it sent an answer of the wrong form";
+
+    struct job *job = land(worker, flight);
+    if (header->status) {
+        job->error = header->status;
+        snprintf(job->detail, sizeof(job->detail), "%.*s", (int)sizeof(refusal->detail) - 1, refusal->detail);
+    } else {
+        memcpy(&job->reply, packet->body, packet->body_size);
+        job->reply_fd = packet_take_fd(packet, 0);
+    }
+    job->done(job);
+    return NULL;
+}
+
+void worker_readable(struct worker *worker)
+{
+    char why[HBM_DETAIL_MAX];
+    const char *wrong = NULL;
+    int error = 0;
+
+    for (unsigned i = 0; i < PACKETS_A_WAKEUP && worker->state != WORKER_DOWN && !wrong; i++) {
+        error = packet_receive(worker->fd, &worker->packet);
+        if (error)
+            break;
+        wrong = take_reply(worker, &worker->packet);
+        packet_close_fds(&worker->packet);
+    }
+    if (worker->state == WORKER_DOWN || worker->eof)
+        return;
+    if (error == -EAGAIN || (!error && !wrong)) {
+        worker_flush(worker);
+        return;
+    }
+    if (error == -EPIPE && worker->running) {
+        worker->eof = true; /* how it died says more, and comes at once */
+        uv_poll_stop(&worker->poll);
+        uv_process_kill(&worker->process, SIGKILL);
+        return;
+    }
+    if (!wrong)
+        wrong = strerror(-error);
+    snprintf(why, sizeof(why), "the worker of %s is given up: %s", worker->uuid, wrong);
+    worker_down(worker, why);
+}
+
+void worker_end_jobs(struct worker *worker, int error, const char *why)
+{
+    struct list *node;
+
+    for (unsigned i = 0; i < WORKER_IN_FLIGHT; i++)
+        if (worker->flights[i].job)
+            workers_fail_later(worker->workers, land(worker, &worker->flights[i]), error, why);
+    while ((node = list_first(&worker->queued))) {
+        list_unlink(node);
+        workers_fail_later(worker->workers, list_entry(node, struct job, node), error, why);
+    }
+    uv_timer_stop(&worker->deadline);
+}
+
+/* Armed only while something is waited for: an idle owner sleeps. */
+void worker_watch_deadlines(struct worker *worker)
+{
+    uint64_t now = uv_now(worker->workers->loop), first = UINT64_MAX;
+
+    if (worker->closing)
+        return;
+    for (unsigned i = 0; i < WORKER_IN_FLIGHT; i++)
+        if (worker->flights[i].job && worker->flights[i].deadline_ms < first)
+            first = worker->flights[i].deadline_ms;
+    if (worker->state == WORKER_DOWN && !list_empty(&worker->queued)) {
+        if (!uv_is_active((uv_handle_t *)&worker->deadline))
+            uv_timer_start(&worker->deadline, worker_deadline, WORKER_PATIENCE_MS, 0);
+    } else if (first == UINT64_MAX) {
+        uv_timer_stop(&worker->deadline);
+    } else {
+        uv_timer_start(&worker->deadline, worker_deadline, first > now ? first - now : 0, 0);
+    }
+}
+
+void worker_deadline(uv_timer_t *timer)
+{
+    struct worker *worker = timer->data;
+    uint64_t now = uv_now(worker->workers->loop);
+    char why[HBM_DETAIL_MAX];
+
+    if (worker->state == WORKER_DOWN) {
+        snprintf(why, sizeof(why), "no worker of %s could be started in time", worker->uuid);
+        worker_end_jobs(worker, HBM_E_DEVICE_LOST, why);
+        return;
+    }
+    for (unsigned i = 0; i < WORKER_IN_FLIGHT; i++) {
+        struct job *job = worker->flights[i].job;
+        if (!job || worker->flights[i].deadline_ms > now)
+            continue;
+        snprintf(why, sizeof(why), "the worker of %s did not answer in time (%s)", worker->uuid,
+                 job_row(job->opcode)->name);
+        worker_down(worker, why);
+        return;
+    }
+    worker_watch_deadlines(worker);
+}

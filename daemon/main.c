@@ -1,0 +1,79 @@
+/* hbmd: the owner of the GPU buffers. */
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+
+#include "daemon/base/log.h"
+#include "daemon/server.h"
+#include "daemon/supervisor.h"
+
+/* A closed stderr would become a socket's number, and the log be written into it. */
+static void fill_standard_fds(void)
+{
+    int fd;
+
+    do
+        fd = open("/dev/null", O_RDWR);
+    while (fd >= 0 && fd <= STDERR_FILENO);
+    if (fd > STDERR_FILENO)
+        close(fd);
+}
+
+static void raise_fd_limit(void)
+{
+    struct rlimit limit;
+
+    if (getrlimit(RLIMIT_NOFILE, &limit))
+        return;
+    limit.rlim_cur = limit.rlim_max;
+    setrlimit(RLIMIT_NOFILE, &limit);
+}
+
+static int serve(const struct setup *setup, const struct config *config)
+{
+    struct server *server = NULL;
+    int error = server_new(setup, config, &server);
+
+    if (error) {
+        log_error("cannot start: %s", strerror(-error));
+        server_free(server);
+        return EXIT_FAILURE;
+    }
+    server_start(server);
+    int status = server_run(server);
+    server_free(server);
+    return status;
+}
+
+int main(int argc, char **argv)
+{
+    struct setup setup;
+    struct config config;
+    int parsed = setup_parse(&setup, argc, argv);
+
+    if (parsed)
+        return parsed == 1 ? EXIT_SUCCESS : parsed;
+    fill_standard_fds();
+    umask(077);
+    signal(SIGPIPE, SIG_IGN);
+    journal_attach();
+    bool sound = setup_load(&setup, &config);
+    if (setup.check) {
+        if (sound)
+            puts("configuration ok");
+        return sound ? EXIT_SUCCESS : EXIT_FAILURE;
+    }
+    if (!sound) {
+        log_error("the configuration has errors; correct them (hbmd --check-config lists them)");
+        return EXIT_FAILURE;
+    }
+    log_set_level(config.log_level);
+    if (setup.supervise)
+        return supervise(argc, argv);
+    raise_fd_limit();
+    return serve(&setup, &config);
+}

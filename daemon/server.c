@@ -1,0 +1,217 @@
+#include "daemon/server.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "daemon/base/cleanup.h"
+#include "daemon/base/log.h"
+
+#define DRAIN_MS 10000 /* what SIGTERM waits for operations to end */
+#define DRAIN_POLL_MS 20
+
+/* Ends everything that the loop turns for; server_free takes what is left. The sessions stay in the ledger. */
+static void shut_down(struct server *server)
+{
+    server->stopping = server->shut = true;
+    server->probe = probe_cancel(server->probe);
+    server->wire = wire_server_free(server->wire);
+    server->rpc = rpc_server_free(server->rpc);
+    /* Running operations end, undone, while all they may call is still there. */
+    if (server->store)
+        store_flush(server->store);
+    server->workers = workers_free(server->workers);
+    server->store = store_free(server->store);
+    watchdog_stop(&server->watchdog);
+    uv_close((uv_handle_t *)&server->wake, NULL);
+    uv_close((uv_handle_t *)&server->drain, NULL);
+    for (unsigned i = 0; i < 3; i++)
+        uv_close((uv_handle_t *)&server->signals[i], NULL);
+}
+
+static void on_failed(uv_timer_t *timer)
+{
+    shut_down(timer->data);
+}
+
+void server_fail(struct server *server, const char *why)
+{
+    log_error("%s", why);
+    server->failed = server->stopping = true;
+    uv_timer_start(&server->drain, on_failed, 0, 0);
+}
+
+static void on_drain(uv_timer_t *timer)
+{
+    struct server *server = timer->data;
+    bool idle = core_is_idle(server->core);
+
+    if (!idle && server_now(server) < server->stop_by_ms)
+        return;
+    if (!idle)
+        log_warning("operations did not end in %d s: they are undone, and every buffer is as it was before them",
+                    DRAIN_MS / 1000);
+    log_info("stopped");
+    shut_down(server);
+}
+
+static void on_signal(uv_signal_t *handle, int signal)
+{
+    struct server *server = handle->data;
+
+    if (signal == SIGHUP) {
+        server_reload(server);
+        return;
+    }
+    if (server->stopping)
+        return;
+    log_info("stopping: no new connections, running operations may end");
+    server->stopping = true;
+    notify_stopping();
+    if (server->wire)
+        wire_server_stop_listening(server->wire);
+    core_drain(server->core);
+    server->stop_by_ms = server_now(server) + DRAIN_MS;
+    uv_timer_start(&server->drain, on_drain, 0, DRAIN_POLL_MS);
+}
+
+int server_new(const struct setup *setup, const struct config *config, struct server **ret)
+{
+    struct server *server = calloc(1, sizeof(*server));
+
+    if (!server)
+        return -ENOMEM;
+    server->setup = setup;
+    server->config = *config;
+    server->dir_fd = server->lock_fd = -1;
+    server->passed = (struct passed){.client_fd = -1, .operator_fd = -1};
+    server->started_ms = server_now(server);
+    for (unsigned i = 0; i < NVIDIA_DEVICES_MAX; i++)
+        server->held[i] = -1;
+    int error = uv_loop_init(&server->loop);
+    if (error) {
+        free(server);
+        return error;
+    }
+    uv_timer_init(&server->loop, &server->wake);
+    uv_timer_init(&server->loop, &server->drain);
+    for (unsigned i = 0; i < 3; i++) {
+        uv_signal_init(&server->loop, &server->signals[i]);
+        server->signals[i].data = server;
+    }
+    server->wake.data = server->drain.data = server;
+    struct core_env env = server_env(server);
+    struct core_limits limits = server_limits(config);
+    struct workers_world world = devices_world(server);
+    server->core = core_new(&env, &limits);
+    error = server->core ? store_new(&server->loop, config->store_max, &server->store) : -ENOMEM;
+    if (!error)
+        error = workers_new(&server->loop, &world, &server->workers);
+    *ret = server;
+    return error;
+}
+
+/* The directory, the lock, the ledger: what another daemon must not have touched. */
+static bool take_directories(struct server *server)
+{
+    char why[256];
+
+    if (!runtime_dir_path(server->config.runtime_dir, server->runtime_dir, why) ||
+        !state_dir_path(server->config.state_dir, server->state_dir, why) ||
+        (server->dir_fd = runtime_dir_open(server->runtime_dir, &server->lock_fd, why)) < 0 ||
+        !state_dir_make(server->state_dir, why)) {
+        server_fail(server, why);
+        return false;
+    }
+    int error = ledger_open(server->dir_fd, &server->ledger);
+    if (!error)
+        return true;
+    snprintf(why, sizeof(why), "cannot read %.120s/ledger: %s", server->runtime_dir,
+             error == -EPROTO
+                 ? "a newer hbmd wrote it; install that version, or stop hbmd and remove the file with all memory"
+                 : strerror(-error));
+    server_fail(server, why);
+    return false;
+}
+
+int server_start(struct server *server)
+{
+    static const int signals[3] = {SIGTERM, SIGINT, SIGHUP};
+
+    int error = passed_take(&server->passed);
+    if (error < 0)
+        log_warning("the fds that the service manager passed cannot be read: %s", strerror(-error));
+    for (size_t i = 0; i < server->passed.n_kept; i++)
+        store_count(server->store, server->passed.kept[i].name);
+    if (!take_directories(server))
+        return -1;
+    for (unsigned i = 0; i < 3; i++)
+        uv_signal_start(&server->signals[i], on_signal, signals[i]);
+    watchdog_start(&server->loop, &server->watchdog);
+    if (server->config.device != CONFIG_DEVICE_HOST)
+        hold_devices(server);
+    devices_find(server);
+    return server->failed ? -1 : 0;
+}
+
+/* The store's copy of what no row speaks of goes too: it would come back for ever. */
+static void drop_surplus(struct server *server)
+{
+    unsigned dropped = 0;
+
+    for (size_t i = 0; i < server->passed.n_kept; i++) {
+        struct kept_fd *kept = &server->passed.kept[i];
+        if (kept->fd < 0)
+            continue;
+        store_remove(server->store, kept->name);
+        kept->fd = fd_close(kept->fd);
+        dropped++;
+    }
+    if (dropped)
+        log_warning("%u kept fds belong to nothing in the ledger and are dropped", dropped);
+}
+
+void server_devices_found(struct server *server)
+{
+    char why[160];
+
+    if (server->stopping)
+        return;
+    server->core->ledger = server->ledger;
+    int error = ledger_readopt(server->core, server->passed.kept, server->passed.n_kept);
+    if (error) {
+        snprintf(why, sizeof(why), "the ledger in %.80s cannot be taken up again: %s", server->runtime_dir,
+                 strerror(-error));
+        server_fail(server, why);
+        return;
+    }
+    drop_surplus(server);
+    workers_start(server->workers);
+}
+
+int server_run(struct server *server)
+{
+    uv_run(&server->loop, UV_RUN_DEFAULT);
+    return server->failed ? EXIT_FAILURE : EXIT_SUCCESS;
+}
+
+struct server *server_free(struct server *server)
+{
+    if (!server)
+        return NULL;
+    if (!server->shut)
+        shut_down(server);
+    uv_run(&server->loop, UV_RUN_DEFAULT); /* the last close callbacks */
+    server->core = core_free(server->core);
+    uv_loop_close(&server->loop);
+    if (server->ledger)
+        ledger_close(server->ledger);
+    hold_clear(server);
+    devices_clear(server);
+    passed_clear(&server->passed);
+    fd_close(server->dir_fd);
+    fd_close(server->lock_fd);
+    free(server);
+    return NULL;
+}

@@ -1,0 +1,86 @@
+/* The server: one loop, one core, its workers and its sockets. "new" builds, "start" touches the world. */
+#pragma once
+
+#include <uv.h>
+
+#include "daemon/core/ledger.h"
+#include "daemon/job/workers.h"
+#include "daemon/notify.h"
+#include "daemon/rpc/rpc.h"
+#include "daemon/runtime_dir.h"
+#include "daemon/setup.h"
+#include "daemon/sockets.h"
+#include "daemon/store.h"
+#include "daemon/wire/wire.h"
+
+#define NVIDIA_DEVICES_MAX 32
+
+struct server {
+    uv_loop_t loop;
+    const struct setup *setup;
+    struct config config;
+    char runtime_dir[DIR_PATH_MAX], state_dir[DIR_PATH_MAX];
+    int dir_fd, lock_fd;
+    struct passed passed;
+    int held[NVIDIA_DEVICES_MAX]; /* /dev/nvidiaN, held open so that the driver stays up; -1 */
+    struct store_request holding[NVIDIA_DEVICES_MAX];
+    bool hold_kept;
+
+    struct store *store;
+    struct ledger *ledger;
+    struct core *core;
+    struct probe *probe; /* while it looks for GPUs */
+    struct workers *workers;
+    struct wire_server *wire;
+    struct rpc_server *rpc;
+
+    uint64_t started_ms;
+    uint32_t devices_awaited;               /* that have neither come up nor failed yet */
+    bool *device_heard, *device_up;         /* by index: since the start; since its latest spawn */
+    bool listening, stopping, failed, shut; /* shut: the handles are closed or closing */
+    uint64_t stop_by_ms;
+    uv_signal_t signals[3];
+    uv_timer_t wake, drain;
+    struct watchdog watchdog;
+};
+
+/* world.c: what core is given, and the clock. */
+struct core_env server_env(struct server *server);
+uint64_t server_now(void *context);
+void server_tick(uv_timer_t *timer);
+struct core_limits server_limits(const struct config *config);
+
+/* devices.c: finds the devices, adds them to core with their workers (not started), then calls
+ * server_devices_found. */
+void devices_find(struct server *server);
+struct workers_world devices_world(struct server *server);
+/* Frees what it has of its own. */
+void devices_clear(struct server *server);
+
+/* hold.c: keeps /dev/nvidiaN open over restarts. */
+void hold_devices(struct server *server);
+/* An earlier daemon held them, and memory was kept. */
+bool hold_was_kept(const struct server *server);
+void hold_clear(struct server *server);
+
+/* reload.c: SIGHUP, and the rows of `hbmctl config`. */
+void server_reload(struct server *server);
+void server_each_option(void *context,
+                        void (*row)(void *to, const char *key, const char *value, const char *source), void *to);
+
+/* listen.c */
+/* Every device has come up or failed once: serves. */
+void server_listen(struct server *server);
+/* Tells the service manager that it serves, and what. */
+void server_say_ready(struct server *server, const char *remark);
+
+/* server.c */
+int server_new(const struct setup *setup, const struct config *config, struct server **ret);
+/* Locks the directory, opens the ledger, looks for devices. 0, or -1 and the reason has been logged. */
+int server_start(struct server *server);
+/* Until it is told to stop. The exit status. */
+int server_run(struct server *server);
+struct server *server_free(struct server *server);
+void server_devices_found(struct server *server);
+/* Ends the daemon with status 1, from the loop: whoever calls may go on with what it has. */
+void server_fail(struct server *server, const char *why);

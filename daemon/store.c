@@ -1,0 +1,210 @@
+#include "daemon/store.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <systemd/sd-daemon.h>
+
+#include "daemon/base/cleanup.h"
+#include "daemon/base/log.h"
+
+/* The names come back in one environment string, LISTEN_FDNAMES, and Linux takes none of 128 KiB or more: with more
+ * in the store the restart itself would fail, and everything be lost. */
+#define NAMES_BYTES_MAX (120u * 1024)
+#define BARRIER_MS 5000 /* a keeper that is busy for so long is not waited for */
+
+struct store {
+    uv_loop_t *loop;
+    bool kept; /* there is a keeper */
+    uint32_t max, n;
+    size_t names_bytes;
+    bool full_said;
+    struct list sent;   /* struct store_request: not covered by a barrier yet */
+    struct list fenced; /* covered by the one under way */
+    int barrier_fd;     /* -1: none */
+    uv_poll_t barrier;
+    uv_timer_t patience;
+    bool barrier_open, flushed;
+    unsigned open_handles;
+};
+
+static void start_barrier(struct store *store);
+
+int store_new(uv_loop_t *loop, uint32_t max, struct store **ret)
+{
+    struct store *store = calloc(1, sizeof(*store));
+    const char *limit = getenv("FDSTORE"); /* systemd 254 and newer say it */
+
+    if (!store)
+        return -ENOMEM;
+    store->loop = loop;
+    store->kept = getenv("NOTIFY_SOCKET") != NULL;
+    store->max = limit && strtoul(limit, NULL, 10) ? (uint32_t)strtoul(limit, NULL, 10) : max;
+    store->barrier_fd = -1;
+    list_init(&store->sent);
+    list_init(&store->fenced);
+    uv_timer_init(loop, &store->patience);
+    store->patience.data = store->barrier.data = store;
+    store->open_handles = 1;
+    *ret = store;
+    return 0;
+}
+
+void store_count(struct store *store, const char *name)
+{
+    store->n++;
+    store->names_bytes += strlen(name) + 1;
+}
+
+static bool has_room(struct store *store, const char *name)
+{
+    if (store->n < store->max && store->names_bytes + strlen(name) + 1 <= NAMES_BYTES_MAX)
+        return true;
+    if (!store->full_said)
+        log_warning("the fd store is full at %u fds: what is made from now on is lost when hbmd restarts; raise "
+                    "FileDescriptorStoreMax= and store_max, or publish fewer, larger groups",
+                    store->n);
+    store->full_said = true;
+    return false;
+}
+
+static void finish(struct list *requests)
+{
+    struct list done, *node;
+
+    /* Moved aside first: done may put the next ones. */
+    list_init(&done);
+    while ((node = list_first(requests))) {
+        list_unlink(node);
+        list_append(&done, node);
+    }
+    while ((node = list_first(&done))) {
+        struct store_request *request = list_entry(node, struct store_request, node);
+        list_unlink(node);
+        request->done(request);
+    }
+}
+
+static void barrier_closed(uv_handle_t *handle)
+{
+    struct store *store = handle->data;
+
+    store->barrier_open = false;
+    if (--store->open_handles == 0) {
+        free(store);
+        return;
+    }
+    if (!list_empty(&store->sent))
+        start_barrier(store);
+}
+
+static void end_barrier(struct store *store)
+{
+    uv_timer_stop(&store->patience);
+    uv_close((uv_handle_t *)&store->barrier, barrier_closed);
+    store->barrier_fd = fd_close(store->barrier_fd);
+    finish(&store->fenced);
+}
+
+static void on_barrier(uv_poll_t *poll, int status, int events)
+{
+    (void)status;
+    (void)events;
+    end_barrier(poll->data);
+}
+
+static void out_of_patience(uv_timer_t *timer)
+{
+    log_warning(
+        "the service manager did not confirm in %d s that it keeps our memory; going on without: see its own log",
+        BARRIER_MS / 1000);
+    end_barrier(timer->data);
+}
+
+/* The keeper closes the pipe's end when it has handled all that came before. */
+static void start_barrier(struct store *store)
+{
+    int pair[2];
+
+    while (!list_empty(&store->sent)) {
+        struct list *node = list_first(&store->sent);
+        list_unlink(node);
+        list_append(&store->fenced, node);
+    }
+    if (pipe2(pair, O_CLOEXEC | O_NONBLOCK) < 0) {
+        log_warning("cannot wait for the service manager: %s; going on without", strerror(errno));
+        finish(&store->fenced);
+        return;
+    }
+    int error = sd_pid_notify_with_fds(0, 0, "BARRIER=1", &pair[1], 1);
+    fd_close(pair[1]);
+    store->barrier_fd = pair[0];
+    uv_poll_init(store->loop, &store->barrier, store->barrier_fd);
+    store->barrier_open = true;
+    store->open_handles++;
+    if (error <= 0)
+        log_warning("cannot reach the service manager: %s; going on without", strerror(-error));
+    /* Should the message not have left, our closing the only writer ends the wait at once. */
+    uv_poll_start(&store->barrier, UV_READABLE | UV_DISCONNECT, on_barrier);
+    uv_timer_start(&store->patience, out_of_patience, BARRIER_MS, 0);
+}
+
+void store_put(struct store *store, struct store_request *request)
+{
+    char words[STORE_NAME_MAX + 64];
+
+    list_init(&request->node);
+    if (!store->kept || !has_room(store, request->name)) {
+        request->done(request);
+        return;
+    }
+    snprintf(words, sizeof(words), "FDSTORE=1\nFDNAME=%s\nFDPOLL=0", request->name);
+    int error = sd_pid_notify_with_fds(0, 0, words, &request->fd, 1);
+    if (error <= 0) {
+        log_warning("%s could not be given to the service manager: %s; a restart loses it", request->name,
+                    strerror(-error));
+        request->done(request);
+        return;
+    }
+    store_count(store, request->name);
+    if (store->flushed) {
+        request->done(request);
+        return;
+    }
+    list_append(&store->sent, &request->node);
+    if (!store->barrier_open)
+        start_barrier(store);
+}
+
+void store_remove(struct store *store, const char *name)
+{
+    if (!store->kept)
+        return;
+    if (sd_notifyf(0, "FDSTOREREMOVE=1\nFDNAME=%s", name) <= 0)
+        log_warning("%s could not be taken back from the service manager", name);
+    if (store->n)
+        store->n--;
+    store->names_bytes -= strlen(name) + 1 < store->names_bytes ? strlen(name) + 1 : store->names_bytes;
+    store->full_said = false;
+}
+
+void store_flush(struct store *store)
+{
+    store->flushed = true;
+    finish(&store->fenced);
+    finish(&store->sent);
+}
+
+struct store *store_free(struct store *store)
+{
+    if (!store)
+        return NULL;
+    if (store->barrier_open && !uv_is_closing((uv_handle_t *)&store->barrier)) {
+        uv_close((uv_handle_t *)&store->barrier, barrier_closed);
+        store->barrier_fd = fd_close(store->barrier_fd);
+    }
+    uv_close((uv_handle_t *)&store->patience, barrier_closed);
+    return NULL;
+}

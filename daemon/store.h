@@ -1,0 +1,21 @@
+/* What outlives this process: fds handed to whoever restarts us (systemd's fd store, or `hbmd --supervise`), which
+ * both speak NOTIFY_SOCKET. A stored fd is safe only after a barrier; one barrier serves all fds sent before it. */
+#pragma once
+
+#include <uv.h>
+
+#include "daemon/core/core.h"
+
+struct store;
+
+/* max: fds that the keeper takes (FileDescriptorStoreMax). Without a keeper every request is done at once. */
+int store_new(uv_loop_t *loop, uint32_t max, struct store **ret);
+/* An fd of that name was there when we started. */
+void store_count(struct store *store, const char *name);
+/* request->done follows, from the loop or at once. */
+void store_put(struct store *store, struct store_request *request);
+void store_remove(struct store *store, const char *name);
+/* We are going: requests under way are done now, whether confirmed or not, and so are those to come. */
+void store_flush(struct store *store);
+/* Memory goes with the loop's close callbacks. Returns NULL. */
+struct store *store_free(struct store *store);

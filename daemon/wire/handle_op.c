@@ -1,0 +1,150 @@
+#include <errno.h>
+#include <fcntl.h>
+#include <math.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+
+#include "daemon/wire/handlers.h"
+#include "daemon/wire/pending.h"
+#include "proto/memfd.h"
+
+#define RANGES_MAX 1000000u
+
+/* Every asynchronous verb is answered with its op. */
+static void begun(struct call *call, int error, void *result)
+{
+    struct pending *pending = container_of(call, struct pending, call);
+
+    if (!pending_goes_on(pending, error))
+        return;
+    uint64_t op = ((struct op *)result)->id;
+    pending_reply(pending, &op, sizeof(op), -1);
+    pending_free(pending);
+}
+
+static void cancelled(struct call *call, int error, void *result)
+{
+    struct pending *pending = container_of(call, struct pending, call);
+    struct wire_op_cancel_reply reply = {0};
+
+    (void)result;
+    if (!pending_goes_on(pending, error))
+        return;
+    pending_reply(pending, &reply, sizeof(reply), -1);
+    pending_free(pending);
+}
+
+void handle_compress(struct link *link, const struct packet_header *header, struct packet *packet)
+{
+    REQUEST(compress);
+    struct compress_args args = {
+        .encoding = request->encoding,
+        .mode = request->mode,
+        .min_sqnr_db = request->min_sqnr_db,
+        .max_error = request->max_error,
+    };
+
+    if (!*request->sel)
+        REFUSE(HBM_E_INVALID, "nothing is selected");
+    if (!hbm_codec_name(request->encoding.codec))
+        REFUSE(HBM_E_INVALID, "codec %u is none", request->encoding.codec);
+    if (request->mode > WIRE_MODE_COPY)
+        REFUSE(HBM_E_INVALID, "mode %u is none; a compression replaces or copies", request->mode);
+    if (request->flags)
+        REFUSE(HBM_E_INVALID, "flags 0x%x; a compression takes none", request->flags);
+    if (isnan(request->min_sqnr_db) || isnan(request->max_error) || request->max_error < 0)
+        REFUSE(HBM_E_INVALID, "a quality bound that is no number, or negative");
+
+    struct pending *pending = pending_new(link, header->opcode, header->serial, begun);
+    if (!pending)
+        return;
+    memcpy(args.sel, request->sel, sizeof(args.sel));
+    memcpy(args.as, request->as, sizeof(args.as));
+    verb_compress(link->core, &pending->call, &args);
+}
+
+void handle_decompress(struct link *link, const struct packet_header *header, struct packet *packet)
+{
+    REQUEST(decompress);
+
+    if (!*request->sel)
+        REFUSE(HBM_E_INVALID, "nothing is selected");
+    struct pending *pending = pending_new(link, header->opcode, header->serial, begun);
+    if (pending)
+        verb_decompress(link->core, &pending->call, request->sel);
+}
+
+void handle_offload(struct link *link, const struct packet_header *header, struct packet *packet)
+{
+    REQUEST(offload);
+
+    if (!*request->sel)
+        REFUSE(HBM_E_INVALID, "nothing is selected");
+    if (request->tier >= HBM_TIERS)
+        REFUSE(HBM_E_INVALID, "tier %u is none", request->tier);
+    if (request->flags & ~WIRE_FORCE)
+        REFUSE(HBM_E_INVALID, "flags 0x%x; an offload takes FORCE", request->flags);
+    struct pending *pending = pending_new(link, header->opcode, header->serial, begun);
+    if (pending)
+        verb_offload(link->core, &pending->call, request->sel, request->tier, request->flags & WIRE_FORCE);
+}
+
+void handle_restore(struct link *link, const struct packet_header *header, struct packet *packet)
+{
+    REQUEST(restore);
+
+    if (!*request->sel)
+        REFUSE(HBM_E_INVALID, "nothing is selected");
+    struct pending *pending = pending_new(link, header->opcode, header->serial, begun);
+    if (pending)
+        verb_restore(link->core, &pending->call, request->sel);
+}
+
+/* The kernel checks rights when a file is opened: what its opener may do with it is in the fd. */
+static const char *unsuitable(int file, bool write)
+{
+    int flags = fcntl(file, F_GETFL);
+    struct stat status;
+
+    if (flags < 0 || (flags & O_PATH) || fstat(file, &status) < 0 ||
+        (!S_ISREG(status.st_mode) && !S_ISBLK(status.st_mode)))
+        return "the file is neither a regular file nor a block device";
+    if (write ? (flags & O_ACCMODE) == O_RDONLY : (flags & O_ACCMODE) == O_WRONLY)
+        return write ? "the file is not open for writing" : "the file is not open for reading";
+    return NULL;
+}
+
+void handle_transfer(struct link *link, const struct packet_header *header, struct packet *packet)
+{
+    REQUEST(transfer);
+    size_t size;
+
+    if (request->write > 1)
+        REFUSE(HBM_E_INVALID, "write is 0 or 1");
+    if (request->n_ranges == 0 || request->n_ranges > RANGES_MAX)
+        REFUSE(HBM_E_INVALID, "%u ranges; a transfer takes 1 to %u", request->n_ranges, RANGES_MAX);
+    const char *why = unsuitable(packet->fds[0], request->write);
+    if (why)
+        REFUSE(HBM_E_INVALID, "%s", why);
+    void *ranges = memfd_map_sealed(packet->fds[1], RANGES_MAX * sizeof(struct wire_range), &size);
+    if (!ranges)
+        REFUSE(HBM_E_INVALID, "the ranges are no sealed memfd of a fit size: %s", strerror(errno));
+    if (size != request->n_ranges * sizeof(struct wire_range)) {
+        munmap(ranges, size);
+        REFUSE(HBM_E_INVALID, "%u ranges in %zu bytes", request->n_ranges, size);
+    }
+    struct pending *pending = pending_new(link, header->opcode, header->serial, begun);
+    if (pending)
+        verb_transfer(link->core, &pending->call, packet->fds[0], ranges, request->n_ranges, request->write);
+    munmap(ranges, size);
+}
+
+void handle_op_cancel(struct link *link, const struct packet_header *header, struct packet *packet)
+{
+    REQUEST(op_cancel);
+    struct pending *pending = pending_new(link, header->opcode, header->serial, cancelled);
+
+    if (pending)
+        verb_op_cancel(link->core, &pending->call, request->op);
+}

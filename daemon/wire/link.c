@@ -1,0 +1,213 @@
+#include "daemon/wire/link.h"
+
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "daemon/base/cleanup.h"
+#include "daemon/wire/dispatch.h"
+#include "daemon/wire/pending.h"
+#include "daemon/wire/queue.h"
+
+static void on_poll(uv_poll_t *poll, int status, int events);
+
+static void hello_overdue(struct timer *timer)
+{
+    link_doom(container_of(timer, struct link, hello), HBM_E_TIMEOUT, "it did not say HELLO in time");
+}
+
+struct link *link_new(struct wire_server *server, int fd, struct peer *peer)
+{
+    struct link *link = calloc(1, sizeof(*link));
+
+    if (!link)
+        return NULL;
+    link->server = server;
+    link->core = server->core;
+    link->hello.fire = hello_overdue;
+    list_init(&link->calls);
+    list_init(&link->queue);
+    if (uv_poll_init(server->loop, &link->poll, fd)) {
+        free(link);
+        return NULL;
+    }
+    link->fd = fd;
+    link->peer = *peer;
+    peer->pidfd = -1; /* consume pidfd */
+    link->poll.data = link;
+    list_append(&server->links, &link->node);
+    server->n_links++;
+    wire_server_opened(server);
+    timer_arm(link->core, &link->hello, LINK_HELLO_MS);
+    link_balance(link);
+    return link;
+}
+
+void link_balance(struct link *link)
+{
+    int want = UV_DISCONNECT;
+
+    if (link->closed)
+        return;
+    if (!link->doomed && link->n_packets < LINK_PAUSE_PACKETS && link->n_calls < LINK_PAUSE_CALLS)
+        want |= UV_READABLE;
+    if (!list_empty(&link->queue))
+        want |= UV_WRITABLE;
+    if (want != link->watching)
+        uv_poll_start(&link->poll, want, on_poll);
+    link->watching = want;
+}
+
+static void read_requests(struct link *link)
+{
+    for (unsigned i = 0; i < LINK_PACKETS_A_WAKEUP && !link->doomed && (link->watching & UV_READABLE); i++) {
+        int error = packet_receive(link->fd, &link->packet);
+
+        if (error == -EAGAIN)
+            break;
+        if (error == -EPROTO)
+            link_violation(
+                link, "a packet that is shorter than a header, larger than a packet may be, or miscounts its fds");
+        else if (error == -EMFILE)
+            link_doom(link, HBM_E_LIMIT, "the daemon has no file descriptors left; raise its LimitNOFILE");
+        else if (error) {
+            link_close(link, "it hung up");
+            return;
+        } else {
+            wire_dispatch(link, &link->packet);
+            packet_close_fds(&link->packet);
+        }
+        link_balance(link);
+    }
+}
+
+static void on_poll(uv_poll_t *poll, int status, int events)
+{
+    struct link *link = poll->data;
+
+    if (status < 0) {
+        link_close(link, "its socket failed");
+        return;
+    }
+    if (events & UV_WRITABLE)
+        queue_flush(link);
+    if (events & UV_READABLE)
+        read_requests(link);
+    else if ((events & UV_DISCONNECT) && !link->doomed)
+        link_close(link, "it hung up");
+    link_balance(link);
+}
+
+void link_reply(struct link *link, uint32_t opcode, uint32_t serial, const void *body, size_t size, int fd)
+{
+    struct packet_header header = {.opcode = opcode, .serial = serial};
+
+    link_send(link, &header, body, size, &fd, fd >= 0);
+}
+
+void link_refuse(struct link *link, uint32_t opcode, uint32_t serial, int error, const char *format, ...)
+{
+    struct packet_header header = {.opcode = opcode, .serial = serial, .status = error};
+    struct packet_refusal refusal = {0};
+    va_list arguments;
+
+    va_start(arguments, format);
+    vsnprintf(refusal.detail, sizeof(refusal.detail), format, arguments);
+    va_end(arguments);
+    link_send(link, &header, &refusal, sizeof(refusal), NULL, 0);
+}
+
+/* Marks it for the reaper, and says so: HBM_OK is a client that said goodbye. */
+static void doom(struct link *link, int error, const char *event, const char *reason)
+{
+    const struct owner *owner = &link->peer.who.owner;
+
+    link->doomed = true;
+    link->doom_error = error;
+    snprintf(link->doom_reason, sizeof(link->doom_reason), "%s", reason);
+    wire_server_reap_soon(link->server);
+    if (!error)
+        return;
+    event_emit(&link->core->events, event, link->session ? link->session->id : 0, NULL, owner->listener, owner->uid,
+               link->peer.pid, "%s", reason);
+    wire_server_complain(link->server, "client pid %d uid %u is disconnected: %s; see `hbmctl events`",
+                         link->peer.pid, owner->uid, reason);
+}
+
+void link_doom(struct link *link, int error, const char *reason)
+{
+    if (!link->doomed && !link->closed)
+        doom(link, error, "client.dropped", reason);
+}
+
+void link_violation(struct link *link, const char *what)
+{
+    char reason[HBM_DETAIL_MAX];
+
+    snprintf(reason, sizeof(reason), "it sent %s", what);
+    link->core->counters.violations++;
+    doom(link, HBM_E_BAD_REQUEST, "client.violation", reason);
+}
+
+/* Best effort, and only if it can be the last packet in its turn. */
+static void say_goodbye(struct link *link, int error, const char *reason)
+{
+    struct packet_header header = {.opcode = WIRE_GOODBYE};
+    struct wire_goodbye_request goodbye = {.error = error};
+
+    snprintf(goodbye.detail, sizeof(goodbye.detail), "%s", reason);
+    queue_flush(link);
+    if (list_empty(&link->queue))
+        (void)packet_send(link->fd, &header, &goodbye, sizeof(goodbye), NULL, 0);
+}
+
+static void freed(uv_handle_t *handle)
+{
+    struct link *link = handle->data;
+    struct wire_server *server = link->server;
+
+    free(link);
+    wire_server_closed(server);
+}
+
+/* What a link has of its own, and no session. */
+static void tear_down(struct link *link)
+{
+    link->closed = true;
+    list_unlink(&link->node);
+    link->server->n_links--;
+    timer_stop(link->core, &link->hello);
+    pending_abandon_all(link);
+    queue_clear(link);
+    packet_close_fds(&link->packet);
+    uv_close((uv_handle_t *)&link->poll, freed);
+    link->fd = fd_close(link->fd);
+    link->peer.pidfd = fd_close(link->peer.pidfd);
+}
+
+void link_close(struct link *link, const char *why)
+{
+    struct session *session = TAKE_PTR(link->session);
+
+    if (link->closed)
+        return;
+    if (link->clean)
+        queue_flush(link);
+    else if (link->doomed)
+        say_goodbye(link, link->doom_error, link->doom_reason);
+    tear_down(link);
+    if (!session)
+        return;
+    session->link = NULL;
+    session_gone(session, link->clean, why);
+}
+
+void link_shut_down(struct link *link)
+{
+    say_goodbye(link, HBM_E_SHUTTING_DOWN, "the daemon is stopping");
+    if (link->session)
+        link->session->link = NULL;
+    tear_down(link);
+}

@@ -1,0 +1,137 @@
+#include "daemon/wire/queue.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/sockios.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+
+#include "daemon/base/cleanup.h"
+
+struct queued {
+    struct list node;
+    struct packet_header header;
+    unsigned n_fds;
+    size_t size;
+    int *fds;
+    unsigned char body[]; /* fds follow it */
+};
+
+static struct queued *queued_free(struct queued *queued)
+{
+    for (unsigned i = 0; i < queued->n_fds; i++)
+        fd_close(queued->fds[i]);
+    free(queued);
+    return NULL;
+}
+
+DEFINE_FREEP(struct queued, queued_free)
+
+static struct queued *queued_new(const struct packet_header *header, const void *body, size_t size, const int *fds,
+                                 unsigned n_fds)
+{
+    size_t padded = (size + sizeof(int) - 1) / sizeof(int) * sizeof(int);
+    _cleanup_(queued_freep) struct queued *queued = calloc(1, sizeof(*queued) + padded + n_fds * sizeof(int));
+
+    if (!queued)
+        return NULL;
+    queued->header = *header;
+    queued->size = size;
+    if (size)
+        memcpy(queued->body, body, size);
+    queued->fds = (int *)(void *)(queued->body + padded);
+    for (; queued->n_fds < n_fds; queued->n_fds++) {
+        queued->fds[queued->n_fds] = fcntl(fds[queued->n_fds], F_DUPFD_CLOEXEC, 3);
+        if (queued->fds[queued->n_fds] < 0)
+            return NULL;
+    }
+    list_init(&queued->node);
+    return TAKE_PTR(queued);
+}
+
+static void drop_first(struct link *link)
+{
+    struct queued *first = list_entry(list_first(&link->queue), struct queued, node);
+
+    list_unlink(&first->node);
+    link->n_packets--;
+    link->n_bytes -= (unsigned)first->size;
+    link->n_fds -= first->n_fds;
+    queued_free(first);
+}
+
+/* The kernel lets a process have so many fds in flight and no more: one link's may not become everyone's. */
+static int send_now(struct link *link, const struct packet_header *header, const void *body, size_t size,
+                    const int *fds, unsigned n_fds)
+{
+    int unread;
+
+    if (n_fds && link->unread_fds + n_fds > LINK_UNREAD_FDS) {
+        if (ioctl(link->fd, SIOCOUTQ, &unread) == 0 && unread)
+            return -ETOOMANYREFS;
+        link->unread_fds = 0;
+    }
+    int error = packet_send(link->fd, header, body, size, fds, n_fds);
+    if (!error)
+        link->unread_fds += n_fds;
+    return error;
+}
+
+/* True if the link is past help; false also if it has no room now. */
+static bool is_fatal(struct link *link, int error)
+{
+    if (!error || error == -EAGAIN)
+        return false;
+    if (error == -ETOOMANYREFS)
+        link_doom(link, HBM_E_LIMIT, "too many file descriptors wait unread in its socket");
+    else
+        link_doom(link, HBM_E_DISCONNECTED, strerror(-error));
+    return true;
+}
+
+void queue_flush(struct link *link)
+{
+    struct list *node;
+
+    while ((node = list_first(&link->queue))) {
+        struct queued *first = list_entry(node, struct queued, node);
+        int error = send_now(link, &first->header, first->body, first->size, first->fds, first->n_fds);
+        if (is_fatal(link, error) || error)
+            return;
+        drop_first(link);
+    }
+}
+
+void queue_clear(struct link *link)
+{
+    while (!list_empty(&link->queue))
+        drop_first(link);
+}
+
+void link_send(struct link *link, const struct packet_header *header, const void *body, size_t size, const int *fds,
+               unsigned n_fds)
+{
+    if (link->doomed || link->closed)
+        return;
+    if (list_empty(&link->queue)) {
+        int error = send_now(link, header, body, size, fds, n_fds);
+        if (is_fatal(link, error) || !error)
+            return;
+    }
+    if (link->n_packets + 1 > LINK_QUEUE_PACKETS || link->n_bytes + size > LINK_QUEUE_BYTES ||
+        link->n_fds + n_fds > LINK_QUEUE_FDS) {
+        link_doom(link, HBM_E_LIMIT, "it does not read what is sent to it");
+        return;
+    }
+    struct queued *queued = queued_new(header, body, size, fds, n_fds);
+    if (!queued) {
+        link_doom(link, HBM_E_NO_MEMORY, "the daemon has no memory or file descriptors to queue an answer");
+        return;
+    }
+    list_append(&link->queue, &queued->node);
+    link->n_packets++;
+    link->n_bytes += (unsigned)size;
+    link->n_fds += n_fds;
+    link_balance(link);
+}

@@ -1,0 +1,7 @@
+/* The send queue of a link: packets that its socket had no room for, with their own copies of the fds. */
+#pragma once
+
+#include "daemon/wire/link.h"
+
+void queue_flush(struct link *link);
+void queue_clear(struct link *link);
