@@ -72,7 +72,7 @@ uint64_t idmap_add(struct idmap *map, unsigned kind, void *object)
         if (grow(map, map->used + 1) < 0)
             return 0;
         slot = map->used++;
-        map->slots[slot] = (struct idmap_slot){.generation = 1};
+        map->slots[slot] = (struct idmap_slot){.generation = map->base ? map->base : 1};
     }
     struct idmap_slot *entry = &map->slots[slot];
     entry->object = object;
@@ -101,18 +101,21 @@ int idmap_put(struct idmap *map, uint64_t id, void *object)
 
 void idmap_seal_holes(struct idmap *map)
 {
-    uint32_t highest = 0;
+    uint32_t highest = map->base;
 
-    /* A slot that is empty now may have lived through generations that nobody recorded; skipping past the highest
-     * one seen, by a wide margin, keeps old ids from resolving to new objects. */
+    /* A slot that is empty now, or lies beyond those in use, may have lived through generations that nobody recorded;
+     * skipping past the highest one seen, by a wide margin, keeps old ids from resolving to new objects. */
     for (uint32_t i = 0; i < map->used; i++)
         if (map->slots[i].generation > highest)
             highest = map->slots[i].generation;
+    map->base = (highest + 4096) & GENERATION_MASK;
+    if (!map->base)
+        map->base = 1;
     for (uint32_t i = 0; i < map->used; i++) {
         if (!map->slots[i].hole)
             continue;
         map->slots[i].hole = 0;
-        map->slots[i].generation = (highest + 4096) & GENERATION_MASK;
+        map->slots[i].generation = map->base;
         push_free(map, i);
     }
 }

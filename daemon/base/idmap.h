@@ -13,6 +13,7 @@ struct idmap {
     uint32_t used, room;
     uint32_t free_head, free_tail; /* slot + 1; 0 = none */
     uint16_t epoch;
+    uint32_t base; /* generation of slots never used before; 0 means 1 */
 };
 
 void idmap_init(struct idmap *map, uint16_t epoch);
@@ -21,7 +22,8 @@ void idmap_clear(struct idmap *map);
 uint64_t idmap_add(struct idmap *map, unsigned kind, void *object);
 /* Puts object back under the id it had before a restart. 0, -EEXIST or -ENOMEM. Call idmap_seal_holes afterwards. */
 int idmap_put(struct idmap *map, uint64_t id, void *object);
-/* After the last idmap_put: makes the slots that were not put reusable, at generations not used before. */
+/* After the last idmap_put: makes the slots that were not put reusable, and those beyond usable, at generations not used
+ * before: `base` goes up. Keep it, and set it before the call after the next restart. */
 void idmap_seal_holes(struct idmap *map);
 void *idmap_get(const struct idmap *map, uint64_t id, unsigned kind);
 void idmap_remove(struct idmap *map, uint64_t id);

@@ -1,4 +1,5 @@
-/* The swap at the end of a transition: all its arenas take their new form in one go, in memory and in the ledger. */
+/* The swap at the end of a transition: all its arenas take their new form in one go, in memory and in the ledger.
+ */
 #pragma once
 
 #include "daemon/core/transition.h"

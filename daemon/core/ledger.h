@@ -1,7 +1,7 @@
-/* The ledger: what the owner must know after its own death. An append-only file in the runtime directory, each record
- * checksummed and self-describing; a row replaces the earlier row of its id, a tombstone ends it. Written with one
- * write() a record: a process may die at any byte, the machine's death takes the memory along anyway (tmpfs). A torn
- * tail is cut off. Compacted when it has grown to several times what lives. */
+/* The ledger: what the owner must know after its own death. An append-only file in the runtime directory, each
+ * record checksummed and self-describing; a row replaces the earlier row of its id, a tombstone ends it. Written
+ * with one write() a record: a process may die at any byte, the machine's death takes the memory along anyway
+ * (tmpfs). A torn tail is cut off. Compacted when it has grown to several times what lives. */
 #pragma once
 
 #include "daemon/core/session.h"
@@ -31,7 +31,7 @@ struct kept_fd {
     char name[STORE_NAME_MAX];
     int fd; /* taken (set to -1) when adopted */
 };
-/* Rebuilds the catalog from the ledger and the fds. Devices must have been added, by UUID; a device that is missing makes its
- * arenas LOST. fds without a row are left in kept for the caller to drop; rows without an fd are LOST and said. BUILDING
- * models are discarded. Sessions come back DETACHED, their pidfds to be watched. 0 or -errno. */
+/* Rebuilds the catalog from the ledger and the fds. Devices must have been added, by UUID; a device that is missing
+ * makes its arenas LOST. fds without a row are left in kept for the caller to drop; rows without an fd are LOST and
+ * said. BUILDING models are discarded. Sessions come back DETACHED, their pidfds to be watched. 0 or -errno. */
 int ledger_readopt(struct core *core, struct kept_fd *kept, size_t n);

@@ -22,6 +22,7 @@ struct build {
     struct extent_create *creates;
     struct store_request store_metadata;
     size_t waiting; /* creates and stores under way, plus one while they are being started */
+    bool unlocked;  /* the builder fills by transfers and maps nothing */
     int error;
     char detail[HBM_DETAIL_MAX];
 };
@@ -194,7 +195,7 @@ static void built(struct build *build)
     }
     if (!error)
         error = make_contents(build);
-    struct lease *lease = error ? NULL : lease_new_model(call->session, build->model, HBM_RW, false, &error, build->detail);
+    struct lease *lease = error ? NULL : lease_new_model(call->session, build->model, HBM_RW, build->unlocked, &error, build->detail);
     if (!lease) {
         give_up(build, error, build->detail);
         return;
@@ -279,6 +280,7 @@ static struct build *build_new(struct core *core, struct call *call, const struc
         return NULL;
     build->core = core;
     build->call = call;
+    build->unlocked = args->flags & WIRE_UNLOCKED;
     build->bytes = malloc(size);
     build->offsets = calloc(header->n_buffers + 1, sizeof(*build->offsets));
     build->creates = calloc(header->n_arenas + 1, sizeof(*build->creates));

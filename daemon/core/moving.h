@@ -1,7 +1,8 @@
-/* An op that is one transition: offload, restore, sleep, wake, compress and decompress. Built in three moves: moving_new, then
- * plans and rows, then moving_answer (or moving_run). */
+/* An op that is one transition: offload, restore, sleep, wake, compress and decompress. Built in three moves:
+ * moving_new, then plans and rows, then moving_answer (or moving_run). */
 #pragma once
 
+#include "daemon/base/cleanup.h"
 #include "daemon/core/names.h"
 #include "daemon/core/op.h"
 
@@ -19,13 +20,21 @@ struct moving {
 
 struct moving *moving_new(struct core *core, size_t plans, size_t rows); /* NULL: memory is out */
 struct moving *moving_free(struct moving *moving);
+DEFINE_FREEP(struct moving, moving_free)
 /* A row of what the buffer is now; skipped NULL or static. */
-struct op_row *moving_row(struct moving *moving, const struct buffer *buffer, const struct principal *who, const char *skipped);
-/* Takes moving in any case. NULL with error and detail. The op may have ended already. */
-struct op *moving_run(struct moving *moving, const char *verb, const struct principal *who, struct session *session, int *error,
-                      char *detail);
+struct op_row *moving_row(struct moving *moving, const struct buffer *buffer, const struct principal *who,
+                          const char *skipped);
+/* Takes moving in any case; NULL moving: memory is out. NULL with error and detail. The op may have ended already.
+ */
+struct op *moving_run(struct moving *moving, const char *verb, const struct principal *who, struct session *session,
+                      int *error, char *detail);
 /* The same, with the call answered. */
 void moving_answer(struct moving *moving, const char *verb, struct call *call);
+
+/* The arenas that are not in that tier yet go there; a row for each buffer of all of them. who NULL: the daemon.
+ * NULL: memory is out. */
+struct moving *moving_arenas(struct core *core, const struct principal *who, struct arena *const *arenas, size_t n,
+                             enum hbm_tier tier);
 
 void op_row_show(struct op_row *row, const struct buffer *buffer);
 
@@ -36,5 +45,7 @@ struct arenas {
 };
 /* 0, or an error with detail: NOT_READY (one of a model that is being built), NO_MEMORY. */
 int arenas_of(const struct selection *selection, struct arenas *arenas, char *detail);
+void arenas_clear(struct arenas *arenas);
+/* 0, or NOT_READY with detail. */
 int arena_is_built(const struct arena *arena, char *detail);
 size_t arena_count_buffers(const struct arena *arena); /* scales not counted */

@@ -60,9 +60,10 @@ static void created(struct extent_create *create)
     struct private_copy *copy = container_of(create, struct private_copy, create);
     struct buffer *original = buffer_get(copy->core, copy->original);
 
-    if (create->error || !original) {
+    int error = create->error ? create->error : !original ? HBM_E_STALE : original->arena->extent->lost ? HBM_E_LOST : 0;
+    if (error) {
         extent_unref(create->extent);
-        end(copy, 0, create->error ? create->error : HBM_E_STALE, create->error ? create->detail : "it was freed meanwhile");
+        end(copy, 0, error, create->error ? create->detail : "the original went meanwhile");
         return;
     }
     struct job_copy_request *request = &copy->job.request.copy;

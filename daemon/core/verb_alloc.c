@@ -20,7 +20,11 @@ static int settle_shape(struct alloc_args *args, char *detail)
 {
     uint64_t bytes;
 
-    if (!args->rank && args->size) {
+    if (!args->rank && !args->size) {
+        snprintf(detail, HBM_DETAIL_MAX, "neither a size nor a shape");
+        return HBM_E_INVALID;
+    }
+    if (!args->rank) {
         if (hbm_dtype_bits(args->dtype) != 8) {
             snprintf(detail, HBM_DETAIL_MAX, "%" PRIu64 " bytes of %s without a shape", args->size, hbm_dtype_name(args->dtype));
             return HBM_E_INVALID;

@@ -92,8 +92,9 @@ static int rename_model(struct model *model, const char *to, char *detail)
         }
     }
     snprintf(model->name, sizeof(model->name), "%s", to);
-    ledger_put_model(model->core, model);
-    return model_list(model, detail);
+    int error = model_list(model, detail);
+    ledger_put_model(model->core, model); /* its row says whether it holds its name */
+    return error;
 }
 
 void verb_rename(struct core *core, struct call *call, const char *name, const char *to)

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "daemon/base/cleanup.h"
+#include "daemon/core/ledger.h"
 #include "daemon/core/model_attach.h"
 #include "daemon/core/model_build.h"
 #include "daemon/core/names.h"
@@ -84,7 +85,7 @@ static void wait_for(struct core *core, struct call *call, struct model *model, 
 
 static void attach_sealed(struct core *core, struct call *call, struct model *model, const struct publish_args *args)
 {
-    struct attach_args attach = {.access = HBM_RO, .timeout_ms = args->timeout_ms ? args->timeout_ms : 1};
+    struct attach_args attach = {.access = HBM_RO, .flags = args->flags & WIRE_UNLOCKED, .timeout_ms = args->timeout_ms ? args->timeout_ms : 1};
 
     memcpy(attach.name, args->name, sizeof(attach.name));
     model_grant(core, call, model, &attach);
@@ -128,9 +129,22 @@ static int replace_listed(struct model *model, char *detail)
     int error = model_list(model, detail);
     if (error && old)
         model_list(old, ignored);
-    if (!error && old)
+    if (!error && old) {
+        ledger_put_model(old->core, old);
         model_release(old);
+    }
     return error;
+}
+
+/* What is still being read into the model would arrive after others have attached it. */
+static bool is_being_filled(struct core *core, const struct session *session)
+{
+    list_for_each (node, &core->ops) {
+        const struct op *op = list_entry(node, struct op, node);
+        if (op->session == session->id && !op_has_ended(op) && !strcmp(op->verb, "transfer"))
+            return true;
+    }
+    return false;
 }
 
 void verb_commit(struct core *core, struct call *call, uint64_t id, bool commit)
@@ -141,6 +155,10 @@ void verb_commit(struct core *core, struct call *call, uint64_t id, bool commit)
 
     if (!lease || lease->session != call->session || !lease->builder || lease->model->state != MODEL_BUILDING) {
         call_refuse(call, HBM_E_NOT_FOUND, "no model is being built under that lease");
+        return;
+    }
+    if (commit && is_being_filled(core, call->session)) {
+        call_refuse(call, HBM_E_BUSY, "a transfer of this session is still running");
         return;
     }
     struct model *model = lease->model;

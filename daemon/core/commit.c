@@ -1,0 +1,181 @@
+#include "daemon/core/commit.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "daemon/base/cleanup.h"
+#include "daemon/core/ledger.h"
+#include "daemon/core/scale.h"
+
+static bool changes_form(const struct plan *plan)
+{
+    return plan->n_placements > 0;
+}
+
+int commit_check(struct transition *transition, const struct plan *plan, struct arena *arena)
+{
+    char pids[96];
+    const char *why = NULL;
+
+    arena_holders(arena, pids, sizeof(pids));
+    /* Its handle is a bearer token that nobody can be asked to close. Away, it has given out none. */
+    if (arena->handle == HBM_HANDLE_CUDA_IPC && arena_tier(arena) == HBM_TIER_DEVICE && arena_is_leased(arena))
+        why = "cuda-ipc memory moves only while nobody has it attached";
+    else if (!plan->reclaim && arena_has_writers(arena))
+        why = "it is attached for writing";
+    if (!why)
+        return 0;
+    snprintf(transition->detail, sizeof(transition->detail), "%s: %s", pids, why);
+    return HBM_E_BUSY;
+}
+
+/* A scale that is leased by itself has a holder who counts on it: it can't be taken away. */
+static int check_placement(struct transition *transition, const struct placement *placement)
+{
+    struct buffer *buffer = buffer_get(transition->core, placement->buffer);
+
+    if (!buffer || placement->scale_size || !buffer->scale || !buffer->scale->n_leases)
+        return 0;
+    snprintf(transition->detail, sizeof(transition->detail), "%.200s is attached",
+             buffer->scale->name ? buffer->scale->name : "its scale");
+    return HBM_E_BUSY;
+}
+
+static int check_now(struct transition *transition, const struct plan *plan)
+{
+    struct arena *arena = arena_get(transition->core, plan->arena);
+    int error = 0;
+
+    if (!arena) /* freed meanwhile: nothing is left to do for it */
+        return 0;
+    error = commit_check(transition, plan, arena);
+    /* Whoever was asked to let go has; a mapping that came since would go on reading and writing the old extent. */
+    list_for_each (node, &arena->mappings) {
+        const struct mapping *mapping = list_entry(node, struct mapping, arena_node);
+        if (error || !plan->reclaim || !mapping->present)
+            continue;
+        snprintf(transition->detail, sizeof(transition->detail), "pid %d attached it meanwhile",
+                 mapping->session->pid);
+        error = HBM_E_BUSY;
+    }
+    for (size_t i = 0; i < plan->n_placements && !error; i++)
+        error = check_placement(transition, &plan->placements[i]);
+    return error;
+}
+
+/* Everything that can fail, first. */
+static int prepare(struct transition *transition, struct plan *plan)
+{
+    for (size_t i = 0; i < plan->n_placements; i++) {
+        struct placement *placement = &plan->placements[i];
+        struct buffer *buffer = buffer_get(transition->core, placement->buffer);
+        int error = 0;
+
+        if (!buffer || !placement->scale_size || buffer->scale)
+            continue;
+        if (!scale_new(buffer, placement, &error, transition->detail))
+            return error;
+        placement->made_scale = true;
+    }
+    return 0;
+}
+
+static void undo_prepare(struct transition *transition, struct plan *plan)
+{
+    for (size_t i = 0; i < plan->n_placements; i++) {
+        struct buffer *buffer =
+            plan->placements[i].made_scale ? buffer_get(transition->core, plan->placements[i].buffer) : NULL;
+        if (buffer && buffer->scale)
+            buffer_free(buffer->scale);
+        plan->placements[i].made_scale = false;
+    }
+}
+
+static void place(struct core *core, const struct placement *placement)
+{
+    struct buffer *buffer = buffer_get(core, placement->buffer);
+
+    if (!buffer)
+        return;
+    if (memcmp(&buffer->encoding, &placement->encoding, sizeof(buffer->encoding)))
+        buffer->version++;
+    buffer->offset = placement->offset;
+    buffer->size = placement->size;
+    buffer->encoding = placement->encoding;
+    if (placement->has_receipt) {
+        buffer->receipt = placement->receipt;
+        buffer->has_receipt = true;
+    }
+    if (buffer->scale && !placement->scale_size)
+        buffer_free(buffer->scale);
+    if (buffer->scale)
+        scale_place(buffer->scale, buffer, placement);
+    ledger_put_buffer(core, buffer);
+}
+
+/* The lease rows say which extent each mapping has: after a retirement that is all that tells it. */
+static void put_leases(const struct mapping *mapping)
+{
+    struct session *session = mapping->session;
+
+    list_for_each (node, &session->leases) {
+        const struct lease *lease = list_entry(node, struct lease, node);
+        for (uint32_t i = 0; i < lease->n_mappings; i++)
+            if (lease->mappings[i] == mapping)
+                ledger_put_lease(session->core, lease);
+    }
+}
+
+static void point_at(struct mapping *mapping, struct extent *extent)
+{
+    extent_ref(extent);
+    extent_unref(mapping->extent);
+    mapping->extent = extent;
+}
+
+static void swap_arena(struct core *core, struct plan *plan)
+{
+    struct arena *arena = arena_get(core, plan->arena);
+
+    if (!arena)
+        return;
+    struct extent *old = arena->extent;
+    arena->extent = TAKE_PTR(plan->target);
+    list_for_each_safe (node, &arena->mappings) {
+        struct mapping *mapping = list_entry(node, struct mapping, arena_node);
+        /* Another form under an address that is held would be read as the old one: those who have it keep the old
+         * extent, away or not. A mere move leaves them to fetch the new extent at their next lock. */
+        point_at(mapping, changes_form(plan) ? old : arena->extent);
+        if (changes_form(plan))
+            mapping_retire(mapping);
+        put_leases(mapping);
+    }
+    ledger_put_extent(core, arena->extent); /* again: now it has a checksum */
+    ledger_put_arena(core, arena);
+    for (size_t i = 0; i < plan->n_placements; i++)
+        place(core, &plan->placements[i]);
+    extent_unref(old);
+}
+
+int commit_swap(struct transition *transition)
+{
+    struct core *core = transition->core;
+    int error = 0;
+
+    for (size_t i = 0; i < transition->n && !error; i++)
+        error = check_now(transition, &transition->plans[i]);
+    for (size_t i = 0; i < transition->n && !error; i++)
+        error = prepare(transition, &transition->plans[i]);
+    if (error) {
+        for (size_t i = 0; i < transition->n; i++)
+            undo_prepare(transition, &transition->plans[i]);
+        return error;
+    }
+    /* One record: a crash finds all of it or nothing. plan->source still holds the old extents, whose tombstones
+     * and removal from the store come after it. */
+    ledger_begin(core);
+    for (size_t i = 0; i < transition->n; i++)
+        swap_arena(core, &transition->plans[i]);
+    ledger_end(core);
+    return 0;
+}

@@ -1,0 +1,88 @@
+#include "daemon/core/hold.h"
+
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+int transition_refuse(struct transition *transition, int error, const char *format, ...)
+{
+    va_list arguments;
+
+    va_start(arguments, format);
+    vsnprintf(transition->detail, sizeof(transition->detail), format, arguments);
+    va_end(arguments);
+    return error;
+}
+
+int transition_busy_with(struct transition *transition, const struct transition *other)
+{
+    if (!other->op)
+        return transition_refuse(transition, HBM_E_BUSY, "another operation has the arena");
+    return transition_refuse(transition, HBM_E_BUSY, "operation 0x%" PRIx64 " (%s) has the arena", other->op,
+                             other->verb);
+}
+
+void transition_settle(struct transition *transition)
+{
+    for (size_t i = 0; !transition->copy && i < transition->n; i++) {
+        /* By id: who is woken may free arenas that come later. */
+        struct arena *arena = arena_get(transition->core, transition->plans[i].arena);
+        if (arena && arena->transition == transition)
+            arena_settled(arena);
+    }
+}
+
+void transition_withdraw(struct transition *transition)
+{
+    for (size_t i = 0; i < transition->n; i++) {
+        struct plan *plan = &transition->plans[i];
+        if (plan->waiting)
+            reclaim_cancel(&plan->wait);
+        plan->waiting = false;
+    }
+}
+
+void transition_clear(struct transition *transition)
+{
+    if (transition->phase == TRANSITION_CREATING) {
+        timer_stop(transition->core, &transition->create.timer);
+        list_unlink(&transition->create.node);
+    }
+    if (transition->phase == TRANSITION_RECLAIMING)
+        transition_withdraw(transition);
+    for (size_t i = 0; i < transition->n; i++) {
+        struct arena *arena = arena_get(transition->core, transition->plans[i].arena);
+        if (arena && arena->transition == transition)
+            arena->transition = NULL;
+        plan_clear(&transition->plans[i]);
+    }
+    transition->phase = TRANSITION_IDLE;
+    free(transition->plans);
+    transition->plans = NULL;
+    transition->n = 0;
+}
+
+int transition_hold(struct transition *transition)
+{
+    for (size_t i = 0; i < transition->n; i++) {
+        struct arena *arena = arena_get(transition->core, transition->plans[i].arena);
+        int error = 0;
+
+        if (!arena)
+            error = transition_refuse(transition, HBM_E_STALE, "an arena of the operation was freed meanwhile");
+        else if (arena->transition)
+            error = transition_busy_with(transition, arena->transition);
+        if (error) {
+            transition_settle(transition);
+            return error;
+        }
+        arena->transition = transition;
+    }
+    return 0;
+}
+
+void transition_let_go(struct transition *transition)
+{
+    transition_settle(transition);
+}

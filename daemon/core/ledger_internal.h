@@ -1,0 +1,59 @@
+/* Shared by ledger.c (writing), ledger_open.c (reading at the start) and ledger_compact.c. */
+#pragma once
+
+#include "daemon/core/ledger_file.h"
+
+#define LEDGER_MAGIC 0x4c4d4248u /* "HBML" */
+#define LEDGER_VERSION 1u
+#define LEDGER_NAME "ledger"
+#define LEDGER_NEW "ledger.new"
+
+struct ledger_header {
+    uint32_t magic, version;
+    uint16_t epoch, unused[3];
+};
+
+/* Then the payload, padded to 8 bytes, and XXH3-64 of all that. */
+struct ledger_record {
+    uint32_t size; /* of all, checksum included; a multiple of 8 */
+    uint32_t type;
+    uint64_t id;
+};
+#define LEDGER_RECORD_MIN (sizeof(struct ledger_record) + sizeof(uint64_t))
+
+/* The last record of an id. */
+struct ledger_entry {
+    uint64_t id;
+    uint32_t type, size;
+    uint64_t offset, next_offset;
+    unsigned char *bytes; /* while the file could not take it */
+};
+
+struct ledger {
+    int dir_fd, fd;
+    uint16_t epoch;
+    uint64_t size, live; /* bytes: of the file, and of its live records */
+    void *index;         /* tsearch root of struct ledger_entry, by id */
+    size_t n;
+    unsigned depth; /* of ledger_begin */
+    struct pack batch;
+    bool behind;     /* the file lacks rows: compaction puts all that lives into a new one */
+    bool partial;    /* for want of memory it lacks rows or keeps dead ones: it is rebuilt from the catalog */
+    bool rebuilding; /* rows go into the index only */
+    uint64_t failures;
+};
+
+/* The ledger, made whole first where it is not. NULL: nothing is remembered. */
+struct ledger *ledger_ready(struct core *core);
+uint64_t ledger_checksum(const void *bytes, size_t size);
+/* True if a whole, sound record starts at bytes. */
+bool ledger_record_is_sound(const unsigned char *bytes, uint64_t left);
+/* Enters a record (or a batch's records) that lies at offset; with `keep` its bytes are kept in memory as well. */
+void ledger_index_record(struct ledger *ledger, const unsigned char *bytes, uint64_t offset, bool keep);
+void ledger_index_clear(struct ledger *ledger);
+int ledger_write_all(int fd, const void *bytes, size_t size);
+int ledger_compact(struct ledger *ledger);
+/* The file lacks rows that the index has: tries a new file. */
+void ledger_catch_up(struct ledger *ledger);
+/* Fills `record` (entry->size bytes). 0 or -errno. */
+int ledger_read_entry(const struct ledger *ledger, const struct ledger_entry *entry, unsigned char *record);

@@ -1,0 +1,230 @@
+#include "daemon/core/moving.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct moving *moving_new(struct core *core, size_t plans, size_t rows)
+{
+    struct moving *moving = calloc(1, sizeof(*moving));
+
+    if (!moving)
+        return NULL;
+    moving->core = moving->transition.core = core;
+    moving->transition.memory_wait_ms = core->limits.memory_wait_ms;
+    moving->transition.plans = calloc(plans + 1, sizeof(*moving->transition.plans));
+    moving->rows = calloc(rows + 1, sizeof(*moving->rows));
+    return moving->transition.plans && moving->rows ? moving : moving_free(moving);
+}
+
+struct moving *moving_free(struct moving *moving)
+{
+    if (!moving)
+        return NULL;
+    if (moving->clear)
+        moving->clear(moving);
+    transition_clear(&moving->transition);
+    free(moving->rows);
+    free(moving);
+    return NULL;
+}
+
+void op_row_show(struct op_row *row, const struct buffer *buffer)
+{
+    row->tier = arena_tier(buffer->arena);
+    row->encoding = buffer->encoding;
+    row->size = buffer->size + (buffer->scale ? buffer->scale->size : 0);
+    row->bytes_after = row->size;
+    row->has_receipt = buffer->has_receipt;
+    row->receipt = buffer->receipt;
+}
+
+struct op_row *moving_row(struct moving *moving, const struct buffer *buffer, const struct principal *who,
+                          const char *skipped)
+{
+    struct op_row *row = &moving->rows[moving->n_rows++];
+
+    *row = (struct op_row){.buffer = buffer->id, .skipped = skipped};
+    if (who)
+        buffer_name_for(buffer, who, row->name, sizeof(row->name));
+    else
+        snprintf(row->name, sizeof(row->name), "%s", buffer->name ? buffer->name : "");
+    op_row_show(row, buffer);
+    row->bytes_before = row->size;
+    row->has_receipt = false;
+    return row;
+}
+
+static void moving_progress(struct transition *transition)
+{
+    struct moving *moving = container_of(transition, struct moving, transition);
+    struct op *op = op_get(moving->core, moving->op);
+
+    op->bytes_done = transition->bytes_done + transition->bytes_step;
+    op->worked_ns = transition->worked_ns;
+}
+
+static void fill_rows(struct op *op)
+{
+    for (size_t i = 0; i < op->n_rows; i++) {
+        struct op_row *row = &op->rows[i];
+        const struct buffer *buffer = buffer_get(op->core, row->buffer);
+        if (!row->skipped && buffer)
+            op_row_show(row, buffer);
+        else if (!row->skipped)
+            row->error = HBM_E_STALE; /* freed meanwhile */
+    }
+}
+
+static void moving_done(struct transition *transition)
+{
+    struct moving *moving = container_of(transition, struct moving, transition);
+    struct op *op = op_get(moving->core, moving->op);
+    char detail[HBM_DETAIL_MAX];
+    int error = transition->error;
+
+    for (size_t i = 0; error && i < op->n_rows; i++)
+        if (!op->rows[i].skipped)
+            op->rows[i].error = error;
+    if (!error && moving->fill)
+        moving->fill(moving, op);
+    else if (!error)
+        fill_rows(op);
+    memcpy(detail, transition->detail, sizeof(detail));
+    moving_progress(transition);
+    transition_clear(transition);
+    op_end(op, error, error ? detail : NULL);
+}
+
+static void cancel_moving(struct op *op)
+{
+    struct moving *moving = op->state_of_verb;
+
+    transition_cancel(&moving->transition, op->detail);
+}
+
+static void clear_moving(struct op *op)
+{
+    moving_free(op->state_of_verb);
+}
+
+struct op *moving_run(struct moving *moving, const char *verb, const struct principal *who, struct session *session,
+                      int *error, char *detail)
+{
+    if (!moving) {
+        snprintf(detail, HBM_DETAIL_MAX, "the owner is out of memory for its own tables");
+        *error = HBM_E_NO_MEMORY;
+        return NULL;
+    }
+    struct core *core = moving->core;
+    struct op *op = op_new(core, verb, who, session, moving->n_rows, error, detail);
+    if (!op) {
+        moving_free(moving);
+        return NULL;
+    }
+    uint64_t id = op->id;
+    memcpy(op->rows, moving->rows, moving->n_rows * sizeof(*moving->rows));
+    op->state_of_verb = moving;
+    op->cancel = cancel_moving;
+    op->clear = clear_moving;
+    moving->op = moving->transition.op = id;
+    moving->transition.verb = verb;
+    moving->transition.progress = moving_progress;
+    moving->transition.done = moving_done;
+    for (size_t i = 0; i < moving->transition.n; i++)
+        op->bytes_total += plan_bytes(&moving->transition.plans[i]);
+    transition_start(&moving->transition);
+    return op_get(core, id); /* ended ops are kept, the newest above all */
+}
+
+void moving_answer(struct moving *moving, const char *verb, struct call *call)
+{
+    char detail[HBM_DETAIL_MAX] = "";
+    int error = 0;
+    struct op *op = moving_run(moving, verb, &call->who, call->session, &error, detail);
+
+    if (op)
+        call_done(call, op);
+    else
+        call_refuse(call, error, "%s", detail);
+}
+
+struct moving *moving_arenas(struct core *core, const struct principal *who, struct arena *const *arenas, size_t n,
+                             enum hbm_tier tier)
+{
+    size_t rows = 0;
+
+    for (size_t i = 0; i < n; i++)
+        rows += arena_count_buffers(arenas[i]);
+    struct moving *moving = moving_new(core, n, rows);
+    for (size_t i = 0; moving && i < n; i++) {
+        struct arena *arena = arenas[i];
+        list_for_each (node, &arena->buffers) {
+            const struct buffer *buffer = list_entry(node, struct buffer, arena_node);
+            if (!buffer->parent)
+                moving_row(moving, buffer, who, NULL);
+        }
+        if (arena_tier(arena) != tier && plan_move(&moving->transition.plans[moving->transition.n++], arena, tier))
+            return moving_free(moving);
+    }
+    return moving;
+}
+
+/* ---- Arenas ---- */
+
+static int compare_arenas(const void *left, const void *right)
+{
+    const struct arena *a = *(struct arena *const *)left, *b = *(struct arena *const *)right;
+
+    return a->id < b->id ? -1 : a->id > b->id;
+}
+
+int arena_is_built(const struct arena *arena, char *detail)
+{
+    const struct buffer *buffer = list_entry(list_first(&arena->buffers), struct buffer, arena_node);
+
+    if (!buffer->model || buffer->model->state != MODEL_BUILDING)
+        return 0;
+    snprintf(detail, HBM_DETAIL_MAX, "model %.200s", buffer->model->name);
+    return HBM_E_NOT_READY;
+}
+
+size_t arena_count_buffers(const struct arena *arena)
+{
+    size_t n = 0;
+
+    list_for_each (node, &arena->buffers)
+        n += !list_entry(node, struct buffer, arena_node)->parent;
+    return n;
+}
+
+int arenas_of(const struct selection *selection, struct arenas *arenas, char *detail)
+{
+    size_t n = 0;
+
+    arenas->n = 0;
+    arenas->at = calloc(selection->n + 1, sizeof(*arenas->at));
+    if (!arenas->at) {
+        snprintf(detail, HBM_DETAIL_MAX, "the owner is out of memory for its own tables");
+        return HBM_E_NO_MEMORY;
+    }
+    for (size_t i = 0; i < selection->n; i++)
+        arenas->at[i] = selection->buffers[i]->arena;
+    qsort(arenas->at, selection->n, sizeof(*arenas->at), compare_arenas);
+    for (size_t i = 0; i < selection->n; i++)
+        if (!n || arenas->at[n - 1] != arenas->at[i])
+            arenas->at[n++] = arenas->at[i];
+    arenas->n = n;
+    for (size_t i = 0; i < n; i++) {
+        int error = arena_is_built(arenas->at[i], detail);
+        if (error)
+            return error;
+    }
+    return 0;
+}
+
+void arenas_clear(struct arenas *arenas)
+{
+    free(arenas->at);
+    *arenas = (struct arenas){0};
+}

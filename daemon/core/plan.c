@@ -1,0 +1,173 @@
+#include "daemon/core/recode.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+uint64_t step_bytes(const struct step *step)
+{
+    uint64_t bytes = 0;
+
+    if (step->kind == STEP_COPY)
+        return step->bytes;
+    hbm_shape_bytes(step->code.dims, step->code.rank, step->code.dtype, &bytes);
+    return bytes;
+}
+
+uint64_t plan_bytes(const struct plan *plan)
+{
+    uint64_t bytes = 0;
+
+    for (size_t i = 0; i < plan->n_steps; i++)
+        bytes += step_bytes(&plan->steps[i]);
+    return bytes;
+}
+
+void plan_clear(struct plan *plan)
+{
+    free(plan->placements);
+    free(plan->steps);
+    extent_unref(plan->source);
+    extent_unref(plan->target);
+    *plan = (struct plan){0};
+}
+
+static int whole_copy(struct plan *plan, const struct extent *source, enum hbm_tier tier)
+{
+    plan->tier = tier;
+    plan->size = source->size;
+    plan->steps = calloc(1, sizeof(*plan->steps));
+    if (!plan->steps)
+        return HBM_E_NO_MEMORY;
+    plan->steps[0] = (struct step){.kind = STEP_COPY, .bytes = source->size};
+    plan->n_steps = 1;
+    return 0;
+}
+
+int plan_move(struct plan *plan, struct arena *arena, enum hbm_tier tier)
+{
+    *plan = (struct plan){.arena = arena->id, .reclaim = true};
+    return whole_copy(plan, arena->extent, tier);
+}
+
+int plan_copy(struct plan *plan, struct extent *source, enum hbm_tier tier)
+{
+    *plan = (struct plan){0};
+    int error = whole_copy(plan, source, tier);
+    if (!error)
+        plan->source = extent_ref(source);
+    return error;
+}
+
+/* ---- Recoding: a new layout ---- */
+
+static int compare_ids(const void *left, const void *right)
+{
+    uint64_t a = *(const uint64_t *)left, b = *(const uint64_t *)right;
+
+    return a < b ? -1 : a > b;
+}
+
+void recodes_sort(struct recode *recodes, size_t n)
+{
+    qsort(recodes, n, sizeof(*recodes), compare_ids); /* the id stands first */
+}
+
+static const struct recode *recode_of(const struct recode *recodes, size_t n, uint64_t buffer)
+{
+    return bsearch(&buffer, recodes, n, sizeof(*recodes), compare_ids);
+}
+
+static uint64_t allot(struct plan *plan, uint64_t bytes)
+{
+    uint64_t at = (plan->size + HBM_ALIGN - 1) / HBM_ALIGN * HBM_ALIGN;
+
+    plan->size = at + bytes;
+    return at;
+}
+
+/* Neighbours that stay neighbours go as one copy, with the padding between them. */
+static void add_copy(struct plan *plan, uint64_t source, uint64_t target, uint64_t bytes)
+{
+    struct step *last = plan->n_steps ? &plan->steps[plan->n_steps - 1] : NULL;
+
+    if (!bytes)
+        return;
+    if (last && last->kind == STEP_COPY && source >= last->source_offset + last->bytes &&
+        source - last->source_offset - last->bytes < HBM_ALIGN &&
+        source - last->source_offset == target - last->target_offset)
+        last->bytes = source + bytes - last->source_offset;
+    else
+        plan->steps[plan->n_steps++] =
+            (struct step){.kind = STEP_COPY, .source_offset = source, .target_offset = target, .bytes = bytes};
+}
+
+static void keep_form(struct plan *plan, const struct buffer *buffer, struct placement *placement)
+{
+    *placement = (struct placement){.buffer = buffer->id, .size = buffer->size, .encoding = buffer->encoding};
+    placement->offset = allot(plan, placement->size);
+    add_copy(plan, buffer->offset, placement->offset, buffer->size);
+    if (!buffer->scale)
+        return;
+    placement->scale_size = buffer->scale->size;
+    placement->scale_offset = allot(plan, placement->scale_size);
+    add_copy(plan, buffer->scale->offset, placement->scale_offset, placement->scale_size);
+}
+
+static void change_form(struct plan *plan, const struct buffer *buffer, struct placement *placement,
+                        const struct recode *recode)
+{
+    bool encode = recode->encoding.codec != HBM_CODEC_RAW;
+    struct step *step = &plan->steps[plan->n_steps++];
+    uint64_t units = 0, elements = 0;
+
+    *placement = (struct placement){.buffer = buffer->id, .encoding = recode->encoding};
+    hbm_shape_elements(buffer->dims, buffer->rank, &elements);
+    placement->size = elements * hbm_dtype_bits(encode ? recode->encoding.stored : buffer->dtype) / 8;
+    placement->offset = allot(plan, placement->size);
+    if (encode && hbm_codec_scale_bytes(recode->encoding.codec) &&
+        hbm_encoding_units(&recode->encoding, buffer->dims, buffer->rank, &units)) {
+        placement->scale_size = units * hbm_codec_scale_bytes(recode->encoding.codec);
+        placement->scale_offset = allot(plan, placement->scale_size);
+    }
+    *step = (struct step){
+        .kind = encode ? STEP_ENCODE : STEP_DECODE,
+        .min_sqnr_db = recode->min_sqnr_db,
+        .max_error = recode->max_error,
+        .placement = (size_t)(placement - plan->placements),
+        .code = {.rank = buffer->rank,
+                 .dtype = buffer->dtype,
+                 .encoding = encode ? recode->encoding : buffer->encoding},
+    };
+    memcpy(step->code.dims, buffer->dims, sizeof(step->code.dims));
+    step->code.raw_offset = encode ? buffer->offset : placement->offset;
+    step->code.data_offset = encode ? placement->offset : buffer->offset;
+    step->code.scale_offset = encode ? placement->scale_offset : buffer->scale ? buffer->scale->offset : 0;
+}
+
+int plan_recode(struct plan *plan, struct arena *arena, const struct recode *recodes, size_t n, bool only)
+{
+    size_t buffers = 0;
+
+    *plan = (struct plan){.arena = arena->id, .tier = HBM_TIER_DEVICE};
+    list_for_each (node, &arena->buffers)
+        buffers++;
+    plan->placements = calloc(buffers, sizeof(*plan->placements));
+    plan->steps = calloc(2 * buffers, sizeof(*plan->steps));
+    if (!plan->placements || !plan->steps) {
+        plan_clear(plan);
+        return HBM_E_NO_MEMORY;
+    }
+    list_for_each (node, &arena->buffers) {
+        const struct buffer *buffer = list_entry(node, struct buffer, arena_node);
+        const struct recode *recode = recode_of(recodes, n, buffer->id);
+
+        if (buffer->parent || (only && !recode)) /* scales go along with what they belong to */
+            continue;
+        struct placement *placement = &plan->placements[plan->n_placements++];
+        if (recode)
+            change_form(plan, buffer, placement, recode);
+        else
+            keep_form(plan, buffer, placement);
+    }
+    return 0;
+}

@@ -1,0 +1,156 @@
+#include "daemon/core/readopt.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "daemon/base/cleanup.h"
+#include "daemon/base/log.h"
+
+int readopt_take_fd(struct readopt *readopt, const char *name)
+{
+    for (size_t i = 0; i < readopt->n_kept; i++)
+        if (readopt->kept[i].fd >= 0 && !strcmp(readopt->kept[i].name, name))
+            return TAKE_FD(readopt->kept[i].fd);
+    return -1;
+}
+
+struct rows {
+    struct ledger_row *at;
+    size_t n;
+};
+
+static int each(struct readopt *readopt, struct rows rows, enum ledger_type type,
+                int (*adopt)(struct readopt *, struct ledger_row *))
+{
+    int error = 0;
+
+    for (size_t i = 0; i < rows.n && !error; i++) {
+        struct ledger_row row = rows.at[i]; /* a copy: rows are read more than once */
+        if (row.type == type)
+            error = adopt(readopt, &row);
+    }
+    return error;
+}
+
+static void each_again(struct readopt *readopt, struct rows rows, enum ledger_type type,
+                       void (*link)(struct readopt *, struct ledger_row *))
+{
+    for (size_t i = 0; i < rows.n; i++) {
+        struct ledger_row row = rows.at[i];
+        if (row.type == type)
+            link(readopt, &row);
+    }
+}
+
+static void say_lost(struct core *core, const struct arena *arena)
+{
+    char names[128] = "";
+    size_t used = 0;
+
+    list_for_each (node, &arena->buffers) {
+        const struct buffer *buffer = list_entry(node, struct buffer, arena_node);
+        int n = snprintf(names + used, sizeof(names) - used, "%s%s", used ? ", " : "",
+                         buffer->name ? buffer->name : "an unnamed buffer");
+        if (n < 0 || (used += (size_t)n) >= sizeof(names))
+            break;
+    }
+    const struct list *first = list_first(&arena->buffers);
+    const char *name = first ? list_entry(first, struct buffer, arena_node)->name : NULL;
+    core->counters.lost++;
+    log_error("LOST: the contents of %s did not come back (%s tier of device %s)", names,
+              hbm_tier_name(arena_tier(arena)), arena->device->uuid);
+    event_emit(&core->events, "arena.lost", arena->id, name, arena->owner.listener, arena->owner.uid, 0,
+               "after a restart, the contents of %s did not come back", names);
+}
+
+/* What was kept by nothing but what did not come back, and arenas that no buffer came back for. */
+static void release_unkept(struct core *core, struct rows rows)
+{
+    for (size_t i = 0; i < rows.n; i++) {
+        struct buffer *buffer = rows.at[i].type == LEDGER_BUFFER ? buffer_get(core, rows.at[i].id) : NULL;
+        struct model *model = rows.at[i].type == LEDGER_MODEL ? model_get(core, rows.at[i].id) : NULL;
+        if (buffer)
+            buffer_release(buffer);
+        if (model)
+            model_release(model);
+    }
+    list_for_each_safe (node, &core->arenas) {
+        struct arena *arena = list_entry(node, struct arena, node);
+        if (list_empty(&arena->buffers))
+            arena_free(arena);
+        else if (arena->extent->lost)
+            say_lost(core, arena);
+    }
+    /* Each extent was adopted with a ref of nobody's: now it is a lease's or an arena's, or it goes. */
+    for (size_t i = 0; i < rows.n; i++)
+        if (rows.at[i].type == LEDGER_EXTENT)
+            extent_unref(idmap_get(&core->ids, rows.at[i].id, ID_EXTENT));
+}
+
+static int adopt_all(struct readopt *readopt, struct rows rows)
+{
+    int error = each(readopt, rows, LEDGER_EXTENT, readopt_extent);
+
+    if (!error)
+        error = each(readopt, rows, LEDGER_ARENA, readopt_arena);
+    if (!error)
+        error = each(readopt, rows, LEDGER_MODEL, readopt_model);
+    if (!error)
+        error = each(readopt, rows, LEDGER_BUFFER, readopt_buffer);
+    each_again(readopt, rows, LEDGER_BUFFER, readopt_scale);
+    each_again(readopt, rows, LEDGER_MODEL, readopt_model_order);
+    if (!error)
+        error = each(readopt, rows, LEDGER_SESSION, readopt_session);
+    if (!error)
+        error = each(readopt, rows, LEDGER_LEASE, readopt_lease);
+    return error;
+}
+
+/* Ids given from now on are none that were given before, whatever became of them. */
+static int go_on_counting(struct core *core, struct rows rows)
+{
+    bool alive = false;
+
+    for (size_t i = 0; i < rows.n; i++) {
+        struct unpack payload = rows.at[i].payload;
+        if (rows.at[i].type == LEDGER_GENERATION)
+            core->ids.base = unpack_u32(&payload);
+        else
+            alive = true;
+    }
+    if (!alive) {
+        int error = ledger_renew(core->ledger);
+        idmap_init(&core->ids, ledger_epoch(core->ledger));
+        return error;
+    }
+    idmap_seal_holes(&core->ids);
+    ledger_put_base(core);
+    return 0;
+}
+
+int ledger_readopt(struct core *core, struct kept_fd *kept, size_t n)
+{
+    struct readopt readopt = {.core = core, .kept = kept, .n_kept = n};
+    _cleanup_free_ struct ledger_row *at = NULL;
+    _cleanup_free_ void *bytes = NULL;
+    struct rows rows = {0};
+
+    if (!core->ledger)
+        return 0;
+    int error = ledger_load(core->ledger, &at, &rows.n, &bytes);
+    rows.at = at;
+    if (error)
+        return error;
+    core->ids.epoch = ledger_epoch(core->ledger);
+    error = adopt_all(&readopt, rows);
+    if (!error)
+        release_unkept(core, rows);
+    if (!error)
+        error = go_on_counting(core, rows);
+    if (rows.n)
+        log_info("re-adopted %u buffers, %u models and %u sessions", core->n_buffers, core->n_models,
+                 core->n_sessions);
+    return error;
+}

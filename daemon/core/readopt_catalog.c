@@ -1,0 +1,272 @@
+#include "daemon/core/readopt.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "daemon/base/cleanup.h"
+#include "daemon/base/log.h"
+#include "daemon/core/names.h"
+
+static struct owner unpack_owner(struct unpack *unpack)
+{
+    uint32_t listener = unpack_u32(unpack);
+
+    return (struct owner){listener, unpack_u32(unpack)};
+}
+
+static int drop_row(struct readopt *readopt, const struct ledger_row *row, const char *why)
+{
+    log_warning("ledger: the %s 0x%016" PRIx64 " does not come back: %s",
+                row->type == LEDGER_EXTENT  ? "extent"
+                : row->type == LEDGER_ARENA ? "arena"
+                : row->type == LEDGER_MODEL ? "model"
+                                            : "buffer",
+                row->id, why);
+    ledger_drop(readopt->core, row->id);
+    return 0;
+}
+
+/* ---- Extents ---- */
+
+/* A device that is configured no longer still has a name, and arenas that are lost with it. */
+static struct device *device_of(struct core *core, const char *uuid)
+{
+    static const uint64_t nothing[HBM_TIERS];
+
+    list_for_each (node, &core->devices) {
+        struct device *device = list_entry(node, struct device, node);
+        if (!strcmp(device->uuid, uuid))
+            return device;
+    }
+    struct device *device = device_add(core, uuid, "not there any more", false, nothing);
+    if (device)
+        device->state = DEVICE_FAILED;
+    return device;
+}
+
+int readopt_extent(struct readopt *readopt, struct ledger_row *row)
+{
+    struct unpack *in = &row->payload;
+    const char *uuid = unpack_text(in);
+    struct owner owner = unpack_owner(in);
+    uint32_t tier = unpack_u32(in), kind = unpack_u32(in);
+    uint64_t size = unpack_u64(in);
+    bool has_checksum = unpack_u32(in);
+    uint64_t checksum = unpack_u64(in);
+    char name[STORE_NAME_MAX];
+
+    if (in->failed || !uuid || tier >= HBM_TIERS)
+        return drop_row(readopt, row, "its row is damaged");
+    struct device *device = device_of(readopt->core, uuid);
+    struct extent *extent =
+        device ? extent_adopt(readopt->core, row->id, device, owner, tier, kind, size, -1) : NULL;
+    if (!extent)
+        return -ENOMEM;
+    extent_store_name(extent, name);
+    extent->fd = readopt_take_fd(readopt, name);
+    extent->stored = extent->fd >= 0;
+    extent->lost = extent->fd < 0 || device->state == DEVICE_FAILED;
+    extent->has_checksum = has_checksum;
+    extent->checksum = checksum;
+    return 0;
+}
+
+/* ---- Arenas ---- */
+
+int readopt_arena(struct readopt *readopt, struct ledger_row *row)
+{
+    struct core *core = readopt->core;
+    struct unpack *in = &row->payload;
+    struct owner owner = unpack_owner(in);
+    bool shared = unpack_u32(in);
+    uint32_t mode = unpack_u32(in), handle = unpack_u32(in);
+    const char *group = unpack_text(in);
+    struct extent *extent = idmap_get(&core->ids, unpack_u64(in), ID_EXTENT);
+
+    if (in->failed || !group || !extent) {
+        log_error("LOST: nothing is known of the memory of arena 0x%016" PRIx64 " (group %s)", row->id,
+                  group ? group : "");
+        core->counters.lost++;
+        return drop_row(readopt, row, "its memory is unknown");
+    }
+    struct arena *arena = calloc(1, sizeof(*arena));
+    if (!arena || idmap_put(&core->ids, row->id, arena) < 0) {
+        free(arena);
+        return -ENOMEM;
+    }
+    arena->id = row->id;
+    arena->core = core;
+    arena->owner = owner;
+    arena->shared = shared;
+    arena->mode = mode;
+    arena->handle = handle;
+    snprintf(arena->group, sizeof(arena->group), "%s", group);
+    arena->device = extent->device;
+    arena->extent = extent_ref(extent);
+    arena->locked_ms = core_now(core);
+    list_init(&arena->buffers);
+    list_init(&arena->mappings);
+    list_init(&arena->waiters);
+    list_append(&core->arenas, &arena->node);
+    return 0;
+}
+
+/* ---- Models ---- */
+
+int readopt_model(struct readopt *readopt, struct ledger_row *row)
+{
+    struct core *core = readopt->core;
+    struct unpack *in = &row->payload;
+    struct owner owner = unpack_owner(in);
+    bool shared = unpack_u32(in);
+    uint32_t mode = unpack_u32(in);
+    const char *name = unpack_text(in), *key = unpack_text(in);
+    uint32_t state = unpack_u32(in);
+    bool listed = unpack_u32(in);
+    uint64_t layout_hash = unpack_u64(in);
+    uint32_t metadata_bytes = unpack_u32(in);
+    char store[STORE_NAME_MAX];
+
+    if (in->failed || !name || !key)
+        return drop_row(readopt, row, "its row is damaged");
+    if (state != MODEL_SEALED)
+        return drop_row(readopt, row, "it was being built");
+    struct model *model = calloc(1, sizeof(*model));
+    if (!model || idmap_put(&core->ids, row->id, model) < 0) {
+        free(model);
+        return -ENOMEM;
+    }
+    *model = (struct model){.id = row->id,
+                            .core = core,
+                            .owner = owner,
+                            .shared = shared,
+                            .mode = mode,
+                            .state = state,
+                            .layout_hash = layout_hash};
+    snprintf(model->name, sizeof(model->name), "%s", name);
+    snprintf(model->key, sizeof(model->key), "%s", key);
+    snprintf(store, sizeof(store), "m-%016" PRIx64, model->id);
+    model->metadata_fd = readopt_take_fd(readopt, store);
+    model->metadata_bytes = model->metadata_fd >= 0 ? metadata_bytes : 0;
+    model->listed = listed && names_add(&core->model_names, shared ? OWNER_SHARED : owner, model->name, model) == 0;
+    list_init(&model->buffers);
+    list_init(&model->waiters);
+    list_append(&core->models, &model->node);
+    core->n_models++;
+    return 0;
+}
+
+void readopt_model_order(struct readopt *readopt, struct ledger_row *row)
+{
+    struct model *model = model_get(readopt->core, row->id);
+    struct unpack *in = &row->payload;
+    struct arena *last = NULL;
+
+    unpack_owner(in);
+    unpack_u32(in);
+    unpack_u32(in);
+    unpack_text(in);
+    unpack_text(in);
+    unpack_u32(in);
+    unpack_u32(in);
+    unpack_u64(in);
+    unpack_u32(in);
+    for (uint32_t left = unpack_u32(in); left && model && !in->failed; left--) {
+        struct buffer *buffer = buffer_get(readopt->core, unpack_u64(in));
+        if (!buffer || buffer->model != model || !list_empty(&buffer->model_node))
+            continue;
+        list_append(&model->buffers, &buffer->model_node);
+        model->n_buffers++;
+        /* An arena's first buffer stands for it, wherever in the table it comes. */
+        if (buffer->arena != last && list_first(&buffer->arena->buffers) == &buffer->arena_node)
+            model->n_arenas++;
+        last = buffer->arena;
+    }
+}
+
+/* ---- Buffers ---- */
+
+static void insert_by_offset(struct arena *arena, struct buffer *buffer)
+{
+    struct list *after = arena->buffers.prev;
+
+    while (after != &arena->buffers && list_entry(after, struct buffer, arena_node)->offset > buffer->offset)
+        after = after->prev;
+    list_append(after->next, &buffer->arena_node);
+}
+
+static void read_form(struct unpack *in, struct buffer *buffer)
+{
+    buffer->dtype = unpack_u32(in);
+    buffer->rank = unpack_u32(in);
+    unpack_bytes(in, buffer->dims, sizeof(buffer->dims));
+    buffer->offset = unpack_u64(in);
+    buffer->size = unpack_u64(in);
+    unpack_bytes(in, &buffer->encoding, sizeof(buffer->encoding));
+    buffer->version = unpack_u32(in);
+    buffer->keep = unpack_u32(in);
+    buffer->has_receipt = unpack_u32(in);
+    unpack_bytes(in, &buffer->receipt, sizeof(buffer->receipt));
+}
+
+int readopt_buffer(struct readopt *readopt, struct ledger_row *row)
+{
+    struct core *core = readopt->core;
+    struct unpack *in = &row->payload;
+    struct arena *arena = arena_get(core, unpack_u64(in));
+    uint64_t model_id = unpack_u64(in);
+    struct model *model = model_id ? model_get(core, model_id) : NULL;
+    _cleanup_free_ struct buffer *buffer = calloc(1, sizeof(*buffer));
+
+    uint64_t parent = unpack_u64(in); /* linked later */
+    const char *name = unpack_text(in);
+    bool listed = unpack_u32(in);
+    _cleanup_free_ char *copy = name ? strdup(name) : NULL;
+    if (!buffer || (name && !copy))
+        return -ENOMEM;
+    read_form(in, buffer);
+    if (in->failed || buffer->rank > HBM_RANK_MAX)
+        return drop_row(readopt, row, "its row is damaged");
+    if (!arena || (model_id && !model))
+        return drop_row(readopt, row, arena ? "its model does not either" : "its arena does not either");
+    struct account *account = account_of(core, arena->owner);
+    if (!account || idmap_put(&core->ids, row->id, buffer) < 0)
+        return -ENOMEM;
+    buffer->id = row->id;
+    buffer->core = core;
+    buffer->arena = arena;
+    buffer->model = model;
+    buffer->name = TAKE_PTR(copy);
+    /* A model that lost its name to another has lost its buffers' names too; a scale's follows its parent's. */
+    buffer->listed =
+        listed && buffer->name && !parent && (!model || model->listed) &&
+        names_add(&core->buffer_names, arena->shared ? OWNER_SHARED : arena->owner, buffer->name, buffer) == 0;
+    list_init(&buffer->model_node);
+    list_append(&core->buffers, &buffer->node);
+    insert_by_offset(arena, buffer);
+    account->buffers++;
+    core->n_buffers++;
+    TAKE_PTR(buffer); /* the catalog's now */
+    return 0;
+}
+
+void readopt_scale(struct readopt *readopt, struct ledger_row *row)
+{
+    struct buffer *buffer = buffer_get(readopt->core, row->id);
+    struct unpack *in = &row->payload;
+
+    char ignored[HBM_DETAIL_MAX];
+
+    unpack_u64(in);
+    unpack_u64(in);
+    struct buffer *parent = buffer_get(readopt->core, unpack_u64(in));
+    if (!buffer || !parent || parent->arena != buffer->arena)
+        return;
+    buffer->parent = parent;
+    parent->scale = buffer;
+    if (buffer->name && parent->listed)
+        buffer_list(buffer, ignored);
+}

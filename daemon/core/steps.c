@@ -1,0 +1,147 @@
+#include "daemon/core/steps.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* Names what lies in the arena whose stored copy turned out to be damaged, in the op and as an event. The arena
+ * stays where it is: every later restore meets the same bytes and fails the same way. */
+static void tell_damage(struct transition *transition, const struct plan *plan)
+{
+    struct core *core = transition->core;
+    struct arena *arena = arena_get(core, plan->arena);
+    char names[120] = "";
+    size_t used = 0;
+
+    if (!arena)
+        return;
+    list_for_each (node, &arena->buffers) {
+        const struct buffer *buffer = list_entry(node, struct buffer, arena_node);
+        const char *name = buffer->name ? buffer->name : "an unnamed buffer";
+        int n = snprintf(names + used, sizeof(names) - used, "%s%s", used ? ", " : "", name);
+        if (n < 0 || (used += (size_t)n) >= sizeof(names))
+            break;
+    }
+    const struct buffer *first = list_entry(list_first(&arena->buffers), struct buffer, arena_node);
+    event_emit(&core->events, "arena.damaged", arena->id, first->name, arena->owner.listener, arena->owner.uid, 0,
+               "the copy in the %s tier is not what was stored: %s", hbm_tier_name(plan->source->tier), names);
+    snprintf(transition->detail, sizeof(transition->detail), "the copy of %s in the %s tier is damaged", names,
+             hbm_tier_name(plan->source->tier));
+}
+
+static bool is_whole(const struct plan *plan, const struct step *step)
+{
+    return step->kind == STEP_COPY && !step->source_offset && !step->target_offset &&
+           step->bytes == plan->source->size && step->bytes == plan->target->size;
+}
+
+static void describe_copy(struct job *job, const struct plan *plan, const struct step *step)
+{
+    struct job_copy_request *copy = &job->request.copy;
+
+    job->opcode = JOB_COPY;
+    extent_describe(plan->source, job, &copy->source);
+    extent_describe(plan->target, job, &copy->target);
+    copy->source_offset = step->source_offset;
+    copy->target_offset = step->target_offset;
+    copy->bytes = step->bytes;
+    if (!is_whole(plan, step))
+        return;
+    /* Hashing costs a pass over host memory: copies that stay on the device, where clients write, have no checksum.
+     */
+    if (plan->target->tier != HBM_TIER_DEVICE)
+        copy->flags |= JOB_CHECKSUM;
+    if (plan->source->has_checksum) {
+        copy->flags |= JOB_CHECKSUM | JOB_VERIFY;
+        copy->expected = plan->source->checksum;
+    }
+}
+
+static void describe(struct job *job, const struct plan *plan, const struct step *step)
+{
+    switch (step->kind) {
+    case STEP_COPY:
+        describe_copy(job, plan, step);
+        break;
+    case STEP_ENCODE:
+        job->opcode = JOB_ENCODE;
+        extent_describe(plan->source, job, &job->request.encode.source);
+        extent_describe(plan->target, job, &job->request.encode.target);
+        job->request.encode.code = step->code;
+        job->request.encode.min_sqnr_db = step->min_sqnr_db;
+        job->request.encode.max_error = step->max_error;
+        break;
+    case STEP_DECODE:
+        job->opcode = JOB_DECODE;
+        extent_describe(plan->source, job, &job->request.decode.source);
+        extent_describe(plan->target, job, &job->request.decode.target);
+        job->request.decode.code = step->code;
+        break;
+    }
+}
+
+static void step_progress(struct job *job)
+{
+    struct transition *transition = container_of(job, struct transition, job);
+
+    transition->bytes_step = job->bytes_done;
+    if (transition->progress)
+        transition->progress(transition);
+}
+
+bool steps_next(struct transition *transition, void (*done)(struct job *job))
+{
+    while (transition->at < transition->n && transition->step == transition->plans[transition->at].n_steps) {
+        transition->at++;
+        transition->step = 0;
+    }
+    if (transition->at == transition->n)
+        return false;
+    const struct plan *plan = &transition->plans[transition->at];
+    struct job *job = &transition->job;
+    *job = (struct job){
+        .device = plan->source->device->index, .progress = step_progress, .done = done, .reply_fd = -1};
+    describe(job, plan, &plan->steps[transition->step]);
+    transition->core->env.submit(transition->core->env.context, job);
+    return true;
+}
+
+int steps_book(struct transition *transition)
+{
+    struct plan *plan = &transition->plans[transition->at];
+    const struct step *step = &plan->steps[transition->step++];
+    const struct job *job = &transition->job;
+
+    transition->bytes_step = 0;
+    if (job->error) {
+        memcpy(transition->detail, job->detail, sizeof(transition->detail));
+        if (job->error == HBM_E_CHECKSUM)
+            tell_damage(transition, plan);
+        return job->error;
+    }
+    transition->bytes_done += step_bytes(step);
+    switch (step->kind) {
+    case STEP_COPY:
+        transition->worked_ns += job->reply.copy.nanoseconds;
+        if (is_whole(plan, step) && plan->target->tier != HBM_TIER_DEVICE) {
+            plan->target->checksum = job->reply.copy.checksum;
+            plan->target->has_checksum = true;
+        }
+        break;
+    case STEP_ENCODE: {
+        struct placement *placement = &plan->placements[step->placement];
+        uint64_t before = step_bytes(step);
+        placement->receipt = job->reply.encode.receipt;
+        placement->receipt.bytes_before = before;
+        placement->receipt.bytes_after = placement->size + placement->scale_size;
+        placement->has_receipt = true;
+        transition->worked_ns += (uint64_t)(placement->receipt.seconds * 1e9);
+        break;
+    }
+    case STEP_DECODE:
+        transition->worked_ns += job->reply.decode.nanoseconds;
+        break;
+    }
+    if (transition->progress)
+        transition->progress(transition);
+    return 0;
+}

@@ -1,0 +1,236 @@
+#include "daemon/core/transition.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "daemon/core/commit.h"
+#include "daemon/core/hold.h"
+#include "daemon/core/steps.h"
+
+/* ---- The end ---- */
+
+static void drop_extents(struct transition *transition, bool targets)
+{
+    for (size_t i = 0; i < transition->n; i++) {
+        struct plan *plan = &transition->plans[i];
+        plan->source = extent_unref(plan->source);
+        if (targets)
+            plan->target = extent_unref(plan->target);
+    }
+}
+
+/* The last thing a transition does: done may free it. */
+static void finish(struct transition *transition, int error)
+{
+    if (error && !transition->error)
+        transition->error = error;
+    transition->phase = TRANSITION_IDLE;
+    drop_extents(transition, transition->error || !transition->copy);
+    transition_settle(transition);
+    transition->done(transition);
+}
+
+/* ---- Steps ---- */
+
+static void take_step(struct transition *transition);
+
+static void step_done(struct job *job)
+{
+    struct transition *transition = container_of(job, struct transition, job);
+    int error = steps_book(transition);
+
+    if (transition->cancelled) /* the reason it was called off for stands, whatever the job says */
+        finish(transition, transition_refuse(transition, HBM_E_CANCELLED, "%s", transition->why));
+    else if (error)
+        finish(transition, error);
+    else
+        take_step(transition);
+}
+
+static void take_step(struct transition *transition)
+{
+    if (steps_next(transition, step_done))
+        return;
+    int error = 0;
+    if (!transition->copy)
+        error = commit_swap(transition);
+    else if (transition->commit)
+        error = transition->commit(transition);
+    finish(transition, error);
+}
+
+/* ---- Letting go: all arenas are asked at once, so that one deadline and one safe point serve them all ---- */
+
+static void reclaims_settled(struct transition *transition)
+{
+    if (transition->reclaim_error) {
+        transition_withdraw(transition);
+        finish(transition, transition->reclaim_error);
+    } else if (!transition->reclaims) {
+        transition->phase = TRANSITION_STEPPING;
+        transition->at = transition->step = 0;
+        take_step(transition);
+    }
+}
+
+static void let_go(struct reclaim *reclaim)
+{
+    struct plan *plan = container_of(reclaim, struct plan, wait);
+    struct transition *transition = plan->transition;
+
+    plan->waiting = false;
+    transition->reclaims--;
+    if (reclaim->error && !transition->reclaim_error) {
+        transition->reclaim_error = reclaim->error;
+        memcpy(transition->detail, reclaim->detail, sizeof(transition->detail));
+    }
+    if (!transition->asking)
+        reclaims_settled(transition);
+}
+
+static void ask_to_let_go(struct transition *transition)
+{
+    transition->phase = TRANSITION_RECLAIMING;
+    transition->reclaim_error = 0;
+    transition->reclaims = 0;
+    transition->asking = true;
+    for (size_t i = 0; i < transition->n && !transition->reclaim_error; i++) {
+        struct plan *plan = &transition->plans[i];
+        struct arena *arena = plan->reclaim && !transition->copy ? arena_get(transition->core, plan->arena) : NULL;
+        if (!arena)
+            continue;
+        plan->wait = (struct reclaim){.arena = arena, .done = let_go};
+        plan->waiting = true;
+        transition->reclaims++;
+        reclaim_start(&plan->wait, transition->core->limits.reclaim_ms);
+    }
+    transition->asking = false;
+    reclaims_settled(transition);
+}
+
+/* ---- New extents ---- */
+
+static void create_next(struct transition *transition);
+
+static void created(struct extent_create *create)
+{
+    struct transition *transition = container_of(create, struct transition, create);
+
+    transition->plans[transition->at].target = create->extent;
+    if (transition->cancelled)
+        finish(transition, HBM_E_CANCELLED);
+    else if (create->error)
+        finish(transition, transition_refuse(transition, create->error, "%s", create->detail));
+    else {
+        transition->at++;
+        create_next(transition);
+    }
+}
+
+static enum job_extent_kind kind_of(const struct transition *transition, const struct plan *plan)
+{
+    const struct arena *arena = transition->copy ? NULL : arena_get(transition->core, plan->arena);
+
+    if (plan->tier == HBM_TIER_DISK)
+        return JOB_EXTENT_DISK;
+    if (plan->tier == HBM_TIER_HOST)
+        return JOB_EXTENT_HOST;
+    return arena && arena->handle == HBM_HANDLE_CUDA_IPC ? JOB_EXTENT_CUDA_IPC : JOB_EXTENT_DEVICE;
+}
+
+/* Its one step writes all of it. */
+static bool is_whole_copy(const struct plan *plan)
+{
+    return plan->n_steps == 1 && plan->steps[0].kind == STEP_COPY && plan->steps[0].bytes == plan->size;
+}
+
+static void create_next(struct transition *transition)
+{
+    if (transition->at == transition->n) {
+        ask_to_let_go(transition);
+        return;
+    }
+    const struct plan *plan = &transition->plans[transition->at];
+    transition->create = (struct extent_create){
+        .core = transition->core,
+        .device = plan->source->device,
+        .account = transition->account ? transition->account : plan->source->account,
+        .tier = plan->tier,
+        .kind = kind_of(transition, plan),
+        .size = plan->size,
+        .wait_ms = transition->memory_wait_ms,
+        .reuse = is_whole_copy(plan),
+        .done = created,
+    };
+    extent_create_start(&transition->create);
+}
+
+/* ---- The start ---- */
+
+static int claim(struct transition *transition, struct plan *plan)
+{
+    struct arena *arena = arena_get(transition->core, plan->arena);
+
+    if (!arena)
+        return transition_refuse(transition, HBM_E_STALE, "an arena of the operation was freed meanwhile");
+    if (!transition->copy && arena->transition)
+        return transition_busy_with(transition, arena->transition);
+    plan->source = extent_ref(arena->extent);
+    if (!transition->copy)
+        arena->transition = transition;
+    return transition->copy ? 0 : commit_check(transition, plan, arena);
+}
+
+static int admit(struct transition *transition, struct plan *plan)
+{
+    int error = plan->source ? 0 : claim(transition, plan);
+
+    if (error)
+        return error;
+    if (plan->source->lost)
+        return transition_refuse(transition, HBM_E_LOST, "the contents of an arena of %" PRIu64 " bytes are gone",
+                                 plan->source->size);
+    plan->transition = transition;
+    plan->waiting = false;
+    transition->bytes_total += plan_bytes(plan);
+    return 0;
+}
+
+void transition_start(struct transition *transition)
+{
+    int error = 0;
+
+    transition->error = 0;
+    transition->at = transition->step = 0;
+    transition->phase = TRANSITION_CREATING;
+    for (size_t i = 0; i < transition->n && !error; i++)
+        error = admit(transition, &transition->plans[i]);
+    if (error)
+        finish(transition, error);
+    else
+        create_next(transition);
+}
+
+void transition_cancel(struct transition *transition, const char *why)
+{
+    if (transition->phase == TRANSITION_IDLE || transition->cancelled)
+        return;
+    transition->cancelled = true;
+    snprintf(transition->why, sizeof(transition->why), "%s", why);
+    snprintf(transition->detail, sizeof(transition->detail), "%s", why);
+    switch (transition->phase) {
+    case TRANSITION_CREATING:
+        extent_create_cancel(&transition->create);
+        break;
+    case TRANSITION_RECLAIMING:
+        transition_withdraw(transition);
+        finish(transition, HBM_E_CANCELLED);
+        break;
+    case TRANSITION_STEPPING:
+        transition->core->env.cancel(transition->core->env.context, &transition->job);
+        break;
+    case TRANSITION_IDLE:
+        break;
+    }
+}

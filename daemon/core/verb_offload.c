@@ -1,0 +1,86 @@
+/* Offload: the arenas of the buffers named go to the host or disk tier, with all that lies in them. */
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "daemon/base/cleanup.h"
+#include "daemon/core/moving.h"
+#include "daemon/core/offload_limit.h"
+#include "daemon/core/verbs.h"
+
+static bool has_tier(const struct arena *arena, enum hbm_tier tier, char *detail)
+{
+    if (arena->device->capacity[tier])
+        return true;
+    snprintf(detail, HBM_DETAIL_MAX, "device %u has no %s tier", arena->device->index, hbm_tier_name(tier));
+    return false;
+}
+
+/* Leaves the arenas that may go; 0 or an error. A pattern passes over what is another's. */
+static int admit(const struct principal *who, const struct selection *selection, struct arenas *arenas,
+                 enum hbm_tier tier, char *detail)
+{
+    size_t n = 0;
+
+    for (size_t i = 0; i < arenas->n; i++) {
+        struct arena *arena = arenas->at[i];
+        if (!arena_may_write(arena, who)) {
+            if (!selection->by_pattern) {
+                snprintf(detail, HBM_DETAIL_MAX, "only who may write a buffer may offload it");
+                return HBM_E_DENIED;
+            }
+            continue;
+        }
+        if (!has_tier(arena, tier, detail))
+            return HBM_E_UNSUPPORTED;
+        arenas->at[n++] = arena;
+    }
+    arenas->n = n;
+    if (n)
+        return 0;
+    snprintf(detail, HBM_DETAIL_MAX, "you may write none of the buffers named");
+    return HBM_E_DENIED;
+}
+
+static struct moving *build(struct core *core, const struct principal *who, const struct selection *selection,
+                            const struct arenas *arenas, enum hbm_tier tier)
+{
+    struct moving *moving = moving_arenas(core, who, arenas->at, arenas->n, tier);
+    struct op_row *rows =
+        moving ? reallocarray(moving->rows, moving->n_rows + selection->n + 1, sizeof(*rows)) : NULL;
+
+    if (!rows)
+        return moving_free(moving);
+    moving->rows = rows;
+    for (size_t i = 0; i < selection->n; i++)
+        if (!arena_may_write(selection->buffers[i]->arena, who))
+            moving_row(moving, selection->buffers[i], who, "another owner's, and not yours to write");
+    moving->transition.cancellable_by_lock = true;
+    return moving;
+}
+
+void verb_offload(struct core *core, struct call *call, const char *sel, enum hbm_tier tier, bool force)
+{
+    _cleanup_(selection_clear) struct selection selection = {0};
+    _cleanup_(arenas_clear) struct arenas arenas = {0};
+    char detail[HBM_DETAIL_MAX] = "";
+    int error = 0;
+
+    if (tier != HBM_TIER_HOST && tier != HBM_TIER_DISK) {
+        call_refuse(call, HBM_E_INVALID,
+                    "buffers are offloaded to host or disk; restore brings them to the device");
+        return;
+    }
+    error = select_buffers(core, &call->who, sel, &selection, detail);
+    if (!error)
+        error = arenas_of(&selection, &arenas, detail);
+    if (!error)
+        error = admit(&call->who, &selection, &arenas, tier, detail);
+    if (!error && !force)
+        error = offload_limit_check(core, &arenas, tier, detail);
+    if (error) {
+        call_refuse(call, error, "%s", detail);
+        return;
+    }
+    moving_answer(build(core, &call->who, &selection, &arenas, tier), "offload", call);
+}

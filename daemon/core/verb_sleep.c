@@ -1,0 +1,65 @@
+/* Sleep and wake: a whole model leaves the device, or comes back. The offload limit does not apply. */
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "daemon/base/cleanup.h"
+#include "daemon/core/moving.h"
+#include "daemon/core/verbs.h"
+
+/* The model's arenas, n_arenas of them; NULL: the call has been refused. */
+static struct arena **find(struct core *core, struct call *call, const char *name, bool to_write,
+                           struct model **model)
+{
+    *model = names_resolve(&core->model_names, &call->who, name);
+    if (!*model || !model_visible(*model, &call->who)) {
+        call_refuse(call, HBM_E_NOT_FOUND, "%.200s", name);
+        return NULL;
+    }
+    if ((*model)->state == MODEL_BUILDING) {
+        call_refuse(call, HBM_E_NOT_READY, "model %.200s", name);
+        return NULL;
+    }
+    _cleanup_free_ struct arena **arenas = model_arenas(*model);
+    if (!arenas) {
+        call_refuse(call, HBM_E_NO_MEMORY, "the owner is out of memory for its own tables");
+        return NULL;
+    }
+    for (uint32_t i = 0; to_write && i < (*model)->n_arenas; i++) {
+        if (!arena_may_write(arenas[i], &call->who)) {
+            call_refuse(call, HBM_E_DENIED, "only who may write model %.200s may send it to sleep", name);
+            return NULL;
+        }
+    }
+    return TAKE_PTR(arenas);
+}
+
+void verb_sleep(struct core *core, struct call *call, const char *name, enum hbm_tier tier)
+{
+    struct model *model;
+
+    if (tier != HBM_TIER_HOST && tier != HBM_TIER_DISK) {
+        call_refuse(call, HBM_E_INVALID, "a model sleeps in the host or the disk tier");
+        return;
+    }
+    _cleanup_free_ struct arena **arenas = find(core, call, name, true, &model);
+    if (!arenas)
+        return;
+    if (model->n_arenas && !arenas[0]->device->capacity[tier]) {
+        call_refuse(call, HBM_E_UNSUPPORTED, "device %u has no %s tier", arenas[0]->device->index,
+                    hbm_tier_name(tier));
+        return;
+    }
+    struct moving *moving = moving_arenas(core, &call->who, arenas, model->n_arenas, tier);
+    if (moving)
+        moving->transition.cancellable_by_lock = true;
+    moving_answer(moving, "sleep", call);
+}
+
+void verb_wake(struct core *core, struct call *call, const char *name)
+{
+    struct model *model;
+    _cleanup_free_ struct arena **arenas = find(core, call, name, false, &model);
+
+    if (arenas)
+        moving_answer(moving_arenas(core, &call->who, arenas, model->n_arenas, HBM_TIER_DEVICE), "wake", call);
+}

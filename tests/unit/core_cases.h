@@ -1,0 +1,7 @@
+/* The groups of test_core. Each returns how many of its tests failed. */
+#pragma once
+
+int core_move_cases(void);
+int core_code_cases(void);
+int core_file_cases(void);
+int core_ledger_cases(void);

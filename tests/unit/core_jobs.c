@@ -1,0 +1,186 @@
+#include "core_world.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+#include "proto/memfd.h"
+
+static int fd_of(const struct world *world, const struct job *job, const struct job_extent *extent, unsigned *next)
+{
+    if (extent->kind == JOB_EXTENT_CUDA_IPC) {
+        assert_in_range(extent->token, 1, world->n_blocks);
+        return world->blocks[extent->token - 1];
+    }
+    assert_true(*next < job->n_fds);
+    return job->fds[(*next)++];
+}
+
+static unsigned char *view(int fd, const struct job_extent *extent)
+{
+    assert_int_equal(lseek(fd, 0, SEEK_END), extent->size); /* an import maps at no other size */
+    unsigned char *bytes = mmap(NULL, extent->size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    assert_ptr_not_equal(bytes, MAP_FAILED);
+    return bytes;
+}
+
+static int run_create(struct world *world, struct job *job)
+{
+    const struct job_create_request *request = &job->request.create;
+    int fd = memfd_create("extent", MFD_CLOEXEC);
+
+    assert_true(fd >= 0);
+    assert_int_equal(ftruncate(fd, (off_t)request->size), 0);
+    job->reply.create.size = request->size;
+    if (request->kind == JOB_EXTENT_CUDA_IPC) {
+        assert_true(world->n_blocks < 16);
+        world->blocks[world->n_blocks++] = fd;
+        job->reply.create.token = world->n_blocks;
+    } else {
+        job->reply_fd = fd;
+    }
+    return 0;
+}
+
+static int run_copy(struct world *world, struct job *job)
+{
+    const struct job_copy_request *request = &job->request.copy;
+    unsigned next = 0;
+    unsigned char *source = view(fd_of(world, job, &request->source, &next), &request->source);
+    unsigned char *target = view(fd_of(world, job, &request->target, &next), &request->target);
+    int error = 0;
+
+    assert_true(request->source_offset + request->bytes <= request->source.size);
+    assert_true(request->target_offset + request->bytes <= request->target.size);
+    memcpy(target + request->target_offset, source + request->source_offset, request->bytes);
+    if (request->flags & JOB_CHECKSUM) {
+        job->reply.copy.checksum = XXH3_64bits(target + request->target_offset, request->bytes);
+        if ((request->flags & JOB_VERIFY) && job->reply.copy.checksum != request->expected)
+            error = HBM_E_CHECKSUM;
+    }
+    job->reply.copy.nanoseconds = 1000;
+    munmap(source, request->source.size);
+    munmap(target, request->target.size);
+    return error;
+}
+
+/* Toy codecs, exact on the small whole numbers that the tests use: int8 with every scale 1, bf16 by cutting. */
+static void toy(bool encode, const struct job_code *code, unsigned char *raw_side, unsigned char *coded_side)
+{
+    float *raw = (float *)(void *)(raw_side + code->raw_offset);
+    uint64_t n = 0, units = 0;
+
+    assert_int_equal(code->dtype, HBM_F32);
+    assert_true(hbm_shape_elements(code->dims, code->rank, &n));
+    assert_true(hbm_encoding_units(&code->encoding, code->dims, code->rank, &units));
+    for (uint64_t i = 0; i < n; i++) {
+        if (code->encoding.codec == HBM_CODEC_INT8) {
+            int8_t *q = (int8_t *)(coded_side + code->data_offset) + i;
+            if (encode)
+                *q = (int8_t)lrintf(raw[i]);
+            else
+                raw[i] = (float)*q;
+        } else {
+            uint16_t *half = (uint16_t *)(void *)(coded_side + code->data_offset) + i;
+            uint32_t bits;
+            memcpy(&bits, &raw[i], sizeof(bits));
+            if (encode)
+                *half = (uint16_t)(bits >> 16);
+            bits = (uint32_t)*half << 16;
+            if (!encode)
+                memcpy(&raw[i], &bits, sizeof(bits));
+        }
+    }
+    for (uint64_t i = 0; code->encoding.codec == HBM_CODEC_INT8 && i < units; i++) {
+        float *scale = (float *)(void *)(coded_side + code->scale_offset) + i;
+        if (encode)
+            *scale = 1;
+        else
+            assert_true(*scale == 1);
+    }
+}
+
+static int run_code(struct world *world, struct job *job)
+{
+    bool encode = job->opcode == JOB_ENCODE;
+    const struct job_extent *from = encode ? &job->request.encode.source : &job->request.decode.source;
+    const struct job_extent *to = encode ? &job->request.encode.target : &job->request.decode.target;
+    unsigned next = 0;
+    unsigned char *source = view(fd_of(world, job, from, &next), from);
+    unsigned char *target = view(fd_of(world, job, to, &next), to);
+
+    if (encode)
+        toy(true, &job->request.encode.code, source, target);
+    else
+        toy(false, &job->request.decode.code, target, source);
+    if (encode)
+        job->reply.encode.receipt = (struct hbm_receipt){.sqnr_db = 40, .seconds = 1e-6};
+    munmap(source, from->size);
+    munmap(target, to->size);
+    return encode && job->request.encode.min_sqnr_db > 40 ? HBM_E_QUALITY : 0;
+}
+
+static int run_hash(struct world *world, struct job *job)
+{
+    const struct job_hash_request *request = &job->request.hash;
+    unsigned next = 0;
+    unsigned char *bytes = view(fd_of(world, job, &request->extent, &next), &request->extent);
+
+    assert_int_not_equal(request->extent.kind, JOB_EXTENT_DISK);
+    assert_true(request->offset + request->bytes <= request->extent.size);
+    job->reply.hash.hash = XXH3_64bits(bytes + request->offset, request->bytes);
+    munmap(bytes, request->extent.size);
+    return 0;
+}
+
+static int run_file(struct world *world, struct job *job)
+{
+    const struct job_file_request *request = &job->request.file;
+    unsigned next = 0;
+    unsigned char *bytes = view(fd_of(world, job, &request->extent, &next), &request->extent);
+    int file = job->fds[next];
+    size_t size;
+    struct job_range *ranges = memfd_map_sealed(job->fds[next + 1], 1 << 20, &size);
+    int error = 0;
+
+    assert_int_equal(job->n_fds, next + 2);
+    assert_int_not_equal(request->extent.kind, JOB_EXTENT_DISK);
+    assert_non_null(ranges);
+    assert_int_equal(size, request->n_ranges * sizeof(*ranges));
+    for (uint32_t i = 0; i < request->n_ranges; i++) {
+        unsigned char *at = bytes + ranges[i].extent_offset;
+        assert_true(ranges[i].extent_offset + ranges[i].bytes <= request->extent.size);
+        ssize_t n = request->write ? pwrite(file, at, ranges[i].bytes, (off_t)ranges[i].file_offset)
+                                   : pread(file, at, ranges[i].bytes, (off_t)ranges[i].file_offset);
+        if (n != (ssize_t)ranges[i].bytes)
+            error = HBM_E_IO;
+    }
+    munmap(ranges, size);
+    munmap(bytes, request->extent.size);
+    return error;
+}
+
+int core_job_run(struct world *world, struct job *job)
+{
+    switch (job->opcode) {
+    case JOB_CREATE:
+        return run_create(world, job);
+    case JOB_COPY:
+        return run_copy(world, job);
+    case JOB_ENCODE:
+    case JOB_DECODE:
+        return run_code(world, job);
+    case JOB_HASH:
+        return run_hash(world, job);
+    case JOB_FILE:
+        return run_file(world, job);
+    default:
+        return 0;
+    }
+}

@@ -1,0 +1,7 @@
+/* The core in a world of its own (core_world.h): what moves, what is encoded, what is remembered. */
+#include "core_cases.h"
+
+int main(void)
+{
+    return core_move_cases() + core_code_cases() + core_file_cases() + core_ledger_cases();
+}
