@@ -156,7 +156,7 @@ struct hbm_publish {
     const char *key; /* shown, and compared by waiters: what this model is built from */
     uint32_t device;
     uint32_t mode;  /* 0: 0600 */
-    uint32_t flags; /* HBM_SHARED, HBM_REPLACE, HBM_WAIT */
+    uint32_t flags; /* HBM_SHARED, HBM_REPLACE, HBM_WAIT; HBM_UNLOCKED: filled by hbm_fill alone, nothing is mapped here */
     const void *metadata;
     size_t metadata_size;
     const struct hbm_publish_buffer *buffers;

@@ -38,7 +38,8 @@ static int begin(struct load *load)
     struct hbm_publish spec = {
         .name = load->name,
         .key = key,
-        .flags = (cli_value(cli, "--shared") ? HBM_SHARED : 0u) | (cli_value(cli, "--replace") ? HBM_REPLACE : 0u),
+        .flags = HBM_UNLOCKED | (cli_value(cli, "--shared") ? HBM_SHARED : 0u) |
+                 (cli_value(cli, "--replace") ? HBM_REPLACE : 0u),
         .metadata = metadata,
         .metadata_size = metadata_size,
         .buffers = load->layout.buffers,

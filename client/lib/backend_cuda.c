@@ -62,31 +62,38 @@ static void forget(const struct cuda_driver *cuda, struct place *place)
     place->cuda = NULL;
 }
 
-/* Finds device and context, once a place. */
+/* Finds the device, once a place. */
 static int prepare(const struct cuda_driver *cuda, struct place *place)
 {
-    CUresult result;
-    int error;
-
     if (place->cuda)
         return 0;
     place->cuda = calloc(1, sizeof(*place->cuda));
     if (!place->cuda)
         return set_system_error("malloc", ENOMEM);
-    error = find_device(cuda, place->uuid, &place->cuda->device);
-    if (!error && (result = cuda->context_current(&place->cuda->context)) != 0)
-        error = set_cuda_error("cuCtxGetCurrent", result);
-    if (!error && !place->cuda->context) {
-        result = cuda->primary_retain(&place->cuda->context, place->cuda->device);
-        place->cuda->retained = result == 0;
-        if (result)
-            error = set_cuda_error("cuDevicePrimaryCtxRetain", result);
-    }
-    if (!error)
-        choose_access(cuda, place->cuda, place->access == HBM_RW);
+    int error = find_device(cuda, place->uuid, &place->cuda->device);
     if (error)
         forget(cuda, place);
     return error;
+}
+
+/* A context, at the first mapping: reserving addresses needs none, and making one takes a fifth of a second. */
+static int prepare_context(const struct cuda_driver *cuda, struct place *place)
+{
+    int error = prepare(cuda, place);
+    CUresult result;
+
+    if (error || place->cuda->context)
+        return error;
+    if ((result = cuda->context_current(&place->cuda->context)) != 0)
+        return set_cuda_error("cuCtxGetCurrent", result);
+    if (!place->cuda->context) {
+        result = cuda->primary_retain(&place->cuda->context, place->cuda->device);
+        if (result)
+            return set_cuda_error("cuDevicePrimaryCtxRetain", result);
+        place->cuda->retained = true;
+    }
+    choose_access(cuda, place->cuda, place->access == HBM_RW);
+    return 0;
 }
 
 static CUdeviceptr address_of(const struct place *place)
@@ -116,11 +123,11 @@ static int vmm_map(struct place *place, int fd)
     CUmemGenericAllocationHandle handle;
     const struct cuda_driver *cuda = cuda_driver();
 
-    if (!place->address) {
-        int error = vmm_reserve(place);
-        if (error)
-            return error;
-    }
+    int error = place->address ? 0 : vmm_reserve(place);
+    if (!error)
+        error = prepare_context(cuda, place);
+    if (error)
+        return error;
     CUresult result = cuda->import(&handle, (void *)(intptr_t)fd, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
     if (result)
         return set_cuda_error("cuMemImportFromShareableHandle", result);
@@ -177,7 +184,7 @@ static int ipc_map(struct place *place, int fd)
     (void)fd;
     if (!cuda)
         return HBM_E_NO_CUDA;
-    int error = prepare(cuda, place);
+    int error = prepare_context(cuda, place);
     if (error)
         return error;
     memcpy(handle.reserved, place->ipc_handle, sizeof(handle.reserved));

@@ -90,7 +90,7 @@ static int check_publish(const struct hbm_publish *spec, struct wire_publish_req
         return error;
     if (spec->key && strlen(spec->key) >= sizeof(request->key))
         return set_error(HBM_E_INVALID, "key is longer than %zu bytes", sizeof(request->key) - 1);
-    if (spec->flags & ~(uint32_t)(HBM_SHARED | HBM_REPLACE | HBM_WAIT))
+    if (spec->flags & ~(uint32_t)(HBM_SHARED | HBM_REPLACE | HBM_WAIT | HBM_UNLOCKED))
         return set_error(HBM_E_INVALID, "flags has bits that publishing does not take (0x%x)", spec->flags);
     if (!spec->buffers || spec->n_buffers == 0 || spec->n_buffers > TABLE_BUFFERS_MAX)
         return set_error(HBM_E_INVALID, "a model has 1 to %u buffers, not %u", TABLE_BUFFERS_MAX, spec->n_buffers);
@@ -130,8 +130,8 @@ int hbm_publish_begin(hbm_session *session, const struct hbm_publish *spec, uint
         return error;
     }
     *must_build = reply.must_build != 0;
-    return model_take(session, reply.lease, *must_build ? HBM_RW : HBM_RO, *must_build, true, reply.n_fds_total,
-                      &fds, before, timeout_ms, ret);
+    return model_take(session, reply.lease, *must_build ? HBM_RW : HBM_RO, *must_build,
+                      !(spec->flags & HBM_UNLOCKED), reply.n_fds_total, &fds, before, timeout_ms, ret);
 }
 
 static int end_building(hbm_model *model, uint32_t commit)

@@ -45,6 +45,24 @@ static int add_arenas(struct table_builder *builder, const struct lease *lease, 
     return 0;
 }
 
+static int add_buffer(struct table_builder *builder, const struct buffer *buffer, uint32_t arena, size_t prefix)
+{
+    struct table_buffer row = {
+        .buffer = buffer->id,
+        .offset = buffer->offset,
+        .size = buffer->size,
+        .encoding = buffer->encoding,
+        .arena = arena,
+        .dtype = buffer->dtype,
+        .rank = buffer->rank,
+        .version = buffer->version,
+    };
+
+    memcpy(row.dims, buffer->dims, sizeof(row.dims));
+    return table_add_buffer(builder, &row, buffer->name ? buffer->name + prefix : "");
+}
+
+/* An encoded buffer's scales follow it, as "TENSOR.scale": what reads the one needs the other. */
 static int add_buffers(struct table_builder *builder, const struct lease *lease, const struct place *places)
 {
     size_t prefix = strlen(lease->model->name) + 1; /* "MODEL/" */
@@ -53,20 +71,9 @@ static int add_buffers(struct table_builder *builder, const struct lease *lease,
         const struct buffer *buffer = list_entry(node, struct buffer, model_node);
         struct place key = {.arena = buffer->arena};
         const struct place *place = bsearch(&key, places, lease->n_mappings, sizeof(key), by_address);
-        if (!place)
-            return -ESTALE;
-        struct table_buffer row = {
-            .buffer = buffer->id,
-            .offset = buffer->offset,
-            .size = buffer->size,
-            .encoding = buffer->encoding,
-            .arena = place->index,
-            .dtype = buffer->dtype,
-            .rank = buffer->rank,
-            .version = buffer->version,
-        };
-        memcpy(row.dims, buffer->dims, sizeof(row.dims));
-        int error = table_add_buffer(builder, &row, buffer->name ? buffer->name + prefix : "");
+        int error = place ? add_buffer(builder, buffer, place->index, prefix) : -ESTALE;
+        if (!error && buffer->scale)
+            error = add_buffer(builder, buffer->scale, place->index, prefix);
         if (error)
             return error;
     }

@@ -44,7 +44,7 @@ void handle_alloc(struct link *link, const struct packet_header *header, struct 
         REFUSE(HBM_E_INVALID, "dtype %u is none", spec->dtype);
     if (spec->rank > HBM_RANK_MAX)
         REFUSE(HBM_E_INVALID, "rank %u; at most %u dimensions", spec->rank, HBM_RANK_MAX);
-    if (!hbm_handle_name(spec->handle))
+    if (spec->handle > HBM_HANDLE_CUDA_IPC)
         REFUSE(HBM_E_INVALID, "handle kind %u is none", spec->handle);
     if (spec->mode & ~0666u)
         REFUSE(HBM_E_INVALID, "mode 0%o; permission bits are r and w only", spec->mode);

@@ -127,7 +127,9 @@ static void share(hbm_session *session, unsigned device, unsigned handle)
     check(tail[0] == 0xc3 && tail[15] == 0xc3, "%s: what it writes is seen here", kind);
     if (check(hbm_attach(session, spec.name, HBM_RW, 0, 1000, &again) == 0, "%s: attaches twice", kind)) {
         check(hbm_pointer(again) == hbm_pointer(lease), "%s: the second attach has the same pointer", kind);
-        check(hbm_detach(again) == 0 && cuda->memset_d8(device_pointer(lease), 1, BYTES) == 0,
+        /* Waited for: the next detach unmaps, and would take the memory from under a running memset. */
+        check(hbm_detach(again) == 0 && cuda->memset_d8(device_pointer(lease), 1, BYTES) == 0 &&
+                  cuda->stream_synchronize(NULL) == 0,
               "%s: the memory outlives the first detach", kind);
     }
     check(hbm_detach(lease) == 0, "%s: detaches", kind);
