@@ -1,0 +1,165 @@
+# Tests, demo, measurements, installation. Included by the Makefile; `make help` lists the targets.
+
+PYTHON ?= python3
+JOBS = $(if $(findstring -j,$(MAKEFLAGS)),,-j$(shell nproc))
+INSTALL_DEPS = tests/tools/install-deps.sh
+SOURCES = $(shell find daemon client kernels proto config tests -name '*.[ch]' -o -name '*.cu' -o -name '*.cuh')
+SCRIPTS = $(shell find tests packaging .ci -name '*.sh' -o -path .ci/run)
+
+# ---- What each test program is made of: its own file, PARTS (sources), LIBS (pkg-config names). --------------------
+
+test_codec_PARTS = $(PROTO) $(KERNELS)
+test_packet_PARTS = $(PROTO)
+test_worker_PARTS = $(PROTO) $(BASE)
+test_worker_LIBS = libxxhash
+test_libhbm_PARTS = $(LIB)
+test_safetensors_PARTS = $(PROTO) $(addprefix client/ctl/,safetensors.c json_text.c layout.c)
+test_safetensors_LIBS = libcjson
+test_config_PARTS = $(PROTO) $(BASE) $(wildcard config/*.c)
+test_config_LIBS = inih
+test_core_PARTS = $(PROTO) $(BASE) $(wildcard daemon/core/*.c tests/unit/core_*.c)
+test_rpc_PARTS = $(PROTO) $(BASE) $(wildcard daemon/core/*.c daemon/rpc/*.c)
+test_rpc_LIBS = libuv libcjson
+
+UNIT_TESTS = $(patsubst tests/unit/%.c,$(BUILD)/tests/%,$(wildcard tests/unit/test_*.c))
+TSAN_TESTS = $(filter %/test_libhbm %/test_worker %/test_codec,$(UNIT_TESTS))
+GPU_SOURCES = $(wildcard tests/gpu/*_gpu.cu tests/gpu/*_gpu.c)
+GPU_TESTS = $(addprefix $(BUILD)/tests/,$(basename $(notdir $(GPU_SOURCES))))
+BENCHES = $(patsubst tests/bench/%.c,$(BUILD)/bench/%,$(wildcard tests/bench/*_bench.c))
+CUDA_BENCHES = $(patsubst tests/bench/%.cu,$(BUILD)/bench/%,$(wildcard tests/bench/*_bench.cu))
+WITH_KERNELS = $(call objects,$(PROTO) $(KERNELS)) $(call cuda_objects,$(KERNELS_CU))
+
+.SECONDARY:
+.SECONDEXPANSION:
+
+$(UNIT_TESTS): $(BUILD)/tests/%: $(BUILD)/obj/tests/unit/%.o $$(call objects,$$($$*_PARTS))
+	@mkdir -p $(@D)
+	$(LINK) $^ -o $@ $(call pc,libs,cmocka $($*_LIBS)) -ldl -lm
+
+$(BUILD)/obj/tests/%.o: EXTRA_CFLAGS = -Iclient $(if $(NVCC),-isystem $(CUDA_HOME)/include)
+
+# (at = "step"), an assignment as a condition, is how codec_gpu remembers which step failed.
+$(BUILD)/obj/tests/gpu/%.cu.o: NVCCFLAGS += -diag-suppress 187
+
+$(GPU_TESTS): $(BUILD)/tests/%: $(BUILD)/obj/tests/gpu/%$$(if $$(wildcard tests/gpu/%.cu),.cu).o $$(WITH_KERNELS) $(BUILD)/libhbm.a
+	@mkdir -p $(@D)
+	$(LINK) $^ -o $@ $(call pc,libs,libxxhash) $(CUDA_LIBS) -lstdc++ -lm
+
+$(BENCHES): $(BUILD)/bench/%: $(BUILD)/obj/tests/bench/%.o $(BUILD)/libhbm.a
+	@mkdir -p $(@D)
+	$(LINK) $^ -o $@ $(call pc,libs,libxxhash) $($*_TAIL) -ldl -lm
+
+# Measures bare pinned copies too, where the CUDA runtime is there to make them.
+ifneq ($(NVCC),)
+$(BUILD)/obj/tests/bench/worker_bench.o: EXTRA_CFLAGS += -DHBM_BENCH_CUDA
+worker_bench_TAIL = $(CUDA_LIBS) -lstdc++
+endif
+
+$(CUDA_BENCHES): $(BUILD)/bench/%: $(BUILD)/obj/tests/bench/%.cu.o $$(WITH_KERNELS)
+	@mkdir -p $(@D)
+	$(LINK) $^ -o $@ $(CUDA_LIBS) -lstdc++ -lm
+
+# ---- Targets --------------------------------------------------------------------------------------------------------
+
+.PHONY: demo check check-gpu bench bench-gpu asan tsan format lint install clean
+.PHONY: programs unit-tests gpu-tests tsan-tests benches
+
+programs: $(BINARIES)
+unit-tests: $(UNIT_TESTS)
+tsan-tests: $(TSAN_TESTS)
+gpu-tests: $(GPU_TESTS)
+benches: programs $(BENCHES) $(if $(NVCC),$(CUDA_BENCHES))
+
+demo: ## the whole job on a real model, on the GPU if there is one (MODEL=FILE.safetensors); installs what is missing
+	@$(INSTALL_DEPS) build $(if $(MODEL),,demo)
+	@$(MAKE) $(JOBS) --no-print-directory all
+	@BUILD='$(BUILD)' tests/demo/demo.sh $(if $(MODEL),'$(MODEL)')
+
+check: ## all tests that need no GPU, under ASan and UBSan; installs what is missing
+	@$(INSTALL_DEPS) build check
+	@$(MAKE) $(JOBS) --no-print-directory all $(if $(NVCC),gpu-tests)
+	@$(MAKE) $(JOBS) --no-print-directory asan
+	@tests/tools/check.sh host '$(BUILD)' '$(BUILD)/asan'
+
+check-gpu: ## all tests of the CUDA side and all flows on the GPU; none may be waived where a GPU is
+	@$(INSTALL_DEPS) build check
+	@$(MAKE) $(JOBS) --no-print-directory all gpu-tests
+	@tests/tools/check.sh gpu '$(BUILD)'
+
+bench: ## measure the host device beside what the machine itself does
+	@$(INSTALL_DEPS) build bench
+	@$(MAKE) $(JOBS) --no-print-directory benches
+	@BUILD='$(BUILD)' tests/bench/run.sh host
+
+bench-gpu: ## measure on the GPU beside the bare driver calls and copies
+	@$(INSTALL_DEPS) build bench
+	@$(MAKE) $(JOBS) --no-print-directory benches
+	@BUILD='$(BUILD)' tests/bench/run.sh gpu
+
+# The sanitizers know nothing of device memory: that side is built plain, and tested by check-gpu.
+asan: ## build under ASan and UBSan into build/asan, for the host device
+	@$(MAKE) --no-print-directory BUILD='$(BUILD)/asan' SANITIZE=address,undefined NVCC= programs unit-tests
+
+tsan: ## the library's and the worker's tests under ThreadSanitizer
+	@$(INSTALL_DEPS) build check
+	@$(MAKE) $(JOBS) --no-print-directory BUILD='$(BUILD)/tsan' SANITIZE=thread NVCC= programs tsan-tests
+	@tests/tools/check.sh tsan '$(BUILD)/tsan'
+
+format: ## lay out all C and CUDA sources as .clang-format says
+	clang-format -i $(SOURCES)
+
+lint: ## cppcheck, gcc's analyzer and shellcheck, where they are installed
+	@BUILD='$(BUILD)' tests/tools/lint.sh $(SCRIPTS)
+
+install: all ## install under DESTDIR and PREFIX (default /usr)
+	@VERSION='$(VERSION)' BUILD='$(BUILD)' DESTDIR='$(DESTDIR)' PREFIX='$(PREFIX)' tests/tools/install.sh
+
+clean: ## remove everything that was built
+	rm -rf '$(BUILD)'
+
+# ---- Fuzzing: clang's libFuzzer with ASan and UBSan; one program a harness, tests/fuzz/fuzz_NAME.c. -----------------
+
+FUZZ_SECONDS ?= 3600
+FUZZ = $(patsubst tests/fuzz/fuzz_%.c,%,$(wildcard tests/fuzz/fuzz_*.c))
+FUZZERS = $(FUZZ:%=$(BUILD)/fuzz_%)
+FUZZ_WORLD = $(PROTO) $(BASE) $(wildcard daemon/core/*.c) $(addprefix daemon/worker/,check.c failure.c) \
+	$(addprefix tests/fuzz/,world.c worker.c furnish.c)
+
+fuzz_wire_PARTS = $(FUZZ_WORLD) $(wildcard daemon/wire/*.c) tests/fuzz/client.c
+fuzz_wire_LIBS = libuv
+fuzz_worker_PARTS = $(filter-out %/main.c,$(WORKER_HOST))
+fuzz_worker_LIBS = $(WORKER_LIBS)
+fuzz_rpc_PARTS = $(FUZZ_WORLD) $(wildcard daemon/rpc/*.c)
+fuzz_rpc_LIBS = libuv libcjson
+fuzz_config_PARTS = $(test_config_PARTS)
+fuzz_config_LIBS = $(test_config_LIBS)
+fuzz_safetensors_PARTS = $(test_safetensors_PARTS)
+fuzz_safetensors_LIBS = $(test_safetensors_LIBS)
+fuzz_table_PARTS = $(FUZZ_WORLD)
+fuzz_ledger_PARTS = $(FUZZ_WORLD)
+fuzz_names_PARTS = $(FUZZ_WORLD) $(addprefix daemon/rpc/,encoding.c method.c)
+fuzz_names_LIBS = libcjson
+dictionary_PARTS = $(test_config_PARTS) daemon/rpc/method.c
+
+$(FUZZERS): $(BUILD)/fuzz_%: $(BUILD)/obj/tests/fuzz/fuzz_%.o $$(call objects,$$(fuzz_$$*_PARTS))
+	@mkdir -p $(@D)
+	$(LINK) -fsanitize=fuzzer $^ -o $@ $(if $(fuzz_$*_LIBS),$(call pc,libs,$(fuzz_$*_LIBS))) -lm
+
+$(BUILD)/dictionary: $(BUILD)/obj/tests/fuzz/dictionary.o $(call objects,$(dictionary_PARTS))
+	@mkdir -p $(@D)
+	$(LINK) $^ -o $@ $(call pc,libs,inih libcjson)
+
+.PHONY: fuzz fuzz-short fuzz-build fuzzers
+fuzzers: $(FUZZERS) $(BUILD)/dictionary
+
+# Of its own: these objects count the edges that they run over.
+fuzz-build:
+	@$(INSTALL_DEPS) build fuzz
+	@$(MAKE) $(JOBS) --no-print-directory BUILD='$(BUILD)/fuzz' CC=clang SANITIZE=fuzzer-no-link,address,undefined \
+		CFLAGS='-O1 -g' NVCC= fuzzers
+
+fuzz: fuzz-build ## fuzz every parser and the daemon with live state, an hour each (FUZZ_SECONDS=N, FUZZ='wire ledger')
+	@tests/fuzz/run.sh long '$(BUILD)/fuzz' $(FUZZ_SECONDS) $(FUZZ)
+
+fuzz-short: fuzz-build ## the same for ten seconds each, always from the same seeds; make check does this
+	@tests/fuzz/run.sh short '$(BUILD)/fuzz' 10 $(FUZZ)

@@ -1,0 +1,185 @@
+#!/usr/bin/env bash
+# Runs the tests that are built and adds up what their runners say. Ends with "N passed, N failed, N skipped".
+# usage: check.sh host BUILD ASAN_BUILD | gpu BUILD | tsan BUILD
+#
+# host  tests/check/* and unit tests and flows on the sanitized build; GPU programs say themselves that they are waived
+# gpu   tests/gpu/* and the flows on the plain build; on a machine with a GPU nothing may be waived
+# tsan  the unit tests of that build
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+
+mode=${1:?usage: check.sh host|gpu|tsan BUILD [ASAN_BUILD]}
+plain=$(realpath "${2:?usage: check.sh host|gpu|tsan BUILD [ASAN_BUILD]}")
+tested=$(realpath "${3:-$plain}")
+logs=$plain/check
+passed=0 failed=0 skipped=0 launcher=() daemon=''
+mkdir -p "$logs"
+scratch=$(mktemp -d)
+trap 'if [ -n "$daemon" ]; then kill "$daemon"; fi; rm -rf "$scratch"' EXIT
+
+export HBM_BUILD=$tested HBM_WORKER=$tested/hbm-worker HBM_WORKER_CUDA=$plain/hbm-worker-cuda
+export PYTHONDONTWRITEBYTECODE=1
+export ASAN_OPTIONS=${ASAN_OPTIONS:-detect_leaks=1:abort_on_error=0:detect_stack_use_after_return=1}
+export UBSAN_OPTIONS=${UBSAN_OPTIONS:-print_stacktrace=1:halt_on_error=1}
+export TSAN_OPTIONS=${TSAN_OPTIONS:-halt_on_error=1:second_deadlock_stack=1}
+unset HBM_RUNTIME_DIR NOTIFY_SOCKET LISTEN_FDS LISTEN_PID XDG_RUNTIME_DIR
+
+has_gpu() {
+    compgen -G '/dev/nvidia[0-9]*' >/dev/null
+}
+
+# Sum of the numbers before WORD in lines of a log that match PATTERN.
+sum() { # LOG PATTERN WORD
+    grep -aE "$2" "$1" | grep -oE "[0-9]+ $3" | awk '{n += $1} END {print n + 0}'
+}
+
+lines() { # LOG PATTERN
+    grep -acE "$2" "$1" || true
+}
+
+# One line a program; the end of its output where it failed.
+account() { # NAME LOG STATUS PASSED FAILED SKIPPED
+    local name=$1 log=$2 status=$3 p=$4 f=$5 s=$6
+
+    if [ "$status" -eq 77 ]; then
+        s=$((s + 1))
+    elif [ "$status" -ne 0 ] && [ "$f" -eq 0 ]; then
+        f=1 # a crash, a leak, a limit: no test owned up to it
+    elif [ "$status" -eq 0 ] && [ $((p + f + s)) -eq 0 ]; then
+        p=1 # a check without a count of its own
+    fi
+    passed=$((passed + p)) failed=$((failed + f)) skipped=$((skipped + s))
+    printf '  %-24s %4d passed, %d failed, %d skipped\n' "$name" "$p" "$f" "$s"
+    if [ "$f" -gt 0 ]; then
+        tail -n "${HBM_TAIL:-60}" "$log" | sed 's/^/    | /'
+        echo "    whole output: $log, exit status $status"
+    elif [ "$status" -eq 77 ]; then
+        tail -n 1 "$log" | sed 's/^/    waived: /'
+    fi
+}
+
+# Counts cmocka's summary, or lines "ok - ..." and "FAIL - ...".
+program() { # PATH [ARGUMENT]
+    local name log status=0
+    name=$(basename "$1") log=$logs/$(basename "$1").log
+    case ${2:-} in -*) name+=" $2" ;; esac
+    if [ -x "$1" ]; then
+        timeout --kill-after=10 "${HBM_TEST_SECONDS:-300}" "${launcher[@]}" "$@" >"$log" 2>&1 </dev/null || status=$?
+    else
+        # Without nvcc there are no GPU programs; every other one has to be there.
+        case " ${gpu[*]} " in *" $1 "*) status=77 ;; *) status=1 ;; esac
+        echo 'it is not built' >"$log"
+    fi
+    account "$name" "$log" "$status" \
+        $(($(sum "$log" '^\[  PASSED  \] [0-9]+ test' test) + $(lines "$log" '^ok - '))) \
+        $(($(sum "$log" '^\[  FAILED  \] [0-9]+ test' test) + $(lines "$log" '^FAIL - '))) \
+        "$(sum "$log" '^\[  SKIPPED \] [0-9]+ test' test)"
+}
+
+programs() { # TITLE PROGRAM...
+    local each title=$1
+    shift
+    if [ $# -gt 0 ]; then echo "$title"; fi
+    for each; do
+        case $each in
+            */client_gpu) program "$each" "$scratch/run" ;; # the one that wants a daemon
+            *) program "$each" ;;
+        esac
+    done
+}
+
+# A daemon on the GPU, which the programs that are clients share.
+start_daemon() {
+    mkdir "$scratch/state"
+    "$tested/hbmd" --device cuda --runtime-dir "$scratch/run" --state-dir "$scratch/state" >"$logs/hbmd.log" 2>&1 </dev/null &
+    daemon=$!
+    for _ in {1..300}; do
+        case $("$tested/hbmctl" --runtime-dir "$scratch/run" --json devices 2>/dev/null) in
+            '' | '[]' | *'"starting"'*) sleep 0.1 ;;
+            *) return ;;
+        esac
+    done
+}
+
+stop_daemon() {
+    local status=0
+    kill -TERM "$daemon" 2>/dev/null || true
+    wait "$daemon" || status=$?
+    daemon=''
+    if [ "$status" -ne 0 ]; then account 'its daemon' "$logs/hbmd.log" "$status" 0 1 0; fi
+}
+
+# The programs that sources make.
+built() { # BUILD SOURCE...
+    local source build=$1
+    shift
+    for source; do echo "$build/tests/$(basename "${source%.*}")"; done
+}
+
+flows() {
+    local python='' each log=$logs/flow.log status=0 end
+    for each in "${PYTHON:-python3}" python3 /usr/bin/python3; do
+        if "$each" -c 'import pytest' 2>/dev/null; then python=$each; break; fi
+    done
+    if [ -z "$python" ]; then
+        echo "  no python3 here has pytest" | tee "$log"
+        failed=$((failed + 1))
+        return
+    fi
+    echo "Flows: real daemons, real clients ($(basename "$tested") build)"
+    timeout --kill-after=30 "${HBM_FLOW_SECONDS:-1200}" \
+        "$python" -m pytest -p no:cacheprovider -q -ra --durations=5 tests/flow >"$log" 2>&1 </dev/null || status=$?
+    end=$(tail -n 1 "$log")
+    count() { grep -oE "[0-9]+ $1" <<<"$end" | awk '{n += $1} END {print n + 0}'; }
+    account flow "$log" "$status" "$(count passed)" $(($(count failed) + $(count error))) $(($(count skipped) + $(count xfailed)))
+    grep -aE '^SKIPPED' "$log" | sed 's/^/    /' || true
+}
+
+shopt -s nullglob
+checks=(tests/check/*.sh tests/check/*.py)
+mapfile -t unit < <(built "$tested" tests/unit/test_*.c)
+mapfile -t gpu < <(built "$plain" tests/gpu/*_gpu.c tests/gpu/*_gpu.cu)
+
+case $mode in
+    host)
+        programs 'Checks of the tree' "${checks[@]}"
+        program tests/check/layers.py --self-test
+        programs 'Unit tests (sanitized)' "${unit[@]}"
+        flows
+        if has_gpu; then
+            echo 'GPU programs: make check-gpu runs them'
+        else
+            programs 'GPU programs' "${gpu[@]}"
+            echo "  waived: ${#gpu[@]} programs of GPU tests; on a machine with a GPU \`make check-gpu\` runs them"
+        fi
+        ;;
+    gpu)
+        if has_gpu; then
+            start_daemon
+            programs 'GPU programs' "${gpu[@]}"
+            stop_daemon
+            export HBM_TEST_DEVICE=cuda
+            flows
+            if [ "$skipped" -gt 0 ]; then
+                echo "There is a GPU here, so nothing may be waived: $skipped were."
+                failed=$((failed + skipped)) skipped=0
+            fi
+        else
+            programs 'GPU programs' "${gpu[@]}"
+            echo '  waived, and the flows on a GPU with them: there is none here'
+        fi
+        ;;
+    tsan)
+        # Newer kernels spread mappings wider than gcc 12's ThreadSanitizer knows; without randomisation it fits.
+        launcher=(setarch "$(uname -m)" -R)
+        programs 'Under ThreadSanitizer' "$tested"/tests/test_*
+        ;;
+    *)
+        echo "check.sh: no mode \"$mode\"" >&2
+        exit 2
+        ;;
+esac
+
+echo
+echo "$passed passed, $failed failed, $skipped skipped"
+[ "$failed" -eq 0 ] && [ "$passed" -gt 0 ]

@@ -1,0 +1,52 @@
+#!/usr/bin/env bash
+# Puts what is built under $DESTDIR$PREFIX. Environment: BUILD, VERSION, DESTDIR, PREFIX.
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+: "${BUILD:?}" "${VERSION:?}" "${PREFIX:?}"
+root=${DESTDIR:-}$PREFIX
+# What belongs to the machine and not to a prefix.
+etc=${DESTDIR:-}/etc
+
+put() { # MODE DIRECTORY FILE...
+    local mode=$1 to=$2
+    shift 2
+    install -d "$to"
+    install -m "$mode" "$@" "$to"
+}
+
+put 755 "$root/sbin" "$BUILD/hbmd"
+put 755 "$root/bin" "$BUILD/hbmctl"
+put 755 "$root/lib/hbmd" "$BUILD/hbm-worker"
+if [ -x "$BUILD/hbm-worker-cuda" ]; then put 755 "$root/lib/hbmd" "$BUILD/hbm-worker-cuda"; fi
+
+put 644 "$root/lib" "$BUILD/libhbm.a"
+install -m 755 "$BUILD/libhbm.so" "$root/lib/libhbm.so.$VERSION"
+ln -sf "libhbm.so.$VERSION" "$root/lib/libhbm.so.0"
+ln -sf libhbm.so.0 "$root/lib/libhbm.so"
+
+# hbm.h says "proto/...": that folder comes along, and the pkg-config file points beside it.
+put 644 "$root/include/hbm" client/hbm.h
+put 644 "$root/include/hbm/proto" proto/vocab.h proto/errors.h proto/errors.def proto/dtypes.def proto/codecs.def
+install -d "$root/lib/pkgconfig"
+cat >"$root/lib/pkgconfig/hbm.pc" <<PC
+prefix=$PREFIX
+libdir=\${prefix}/lib
+includedir=\${prefix}/include/hbm
+
+Name: hbm
+Description: GPU memory that a broker owns and processes share
+Version: $VERSION
+Libs: -L\${libdir} -lhbm
+Libs.private: -ldl -pthread
+Cflags: -I\${includedir}
+PC
+
+put 644 "$root/lib/systemd/system" packaging/hbmd.service packaging/hbmd.socket
+sed -i "s|/usr/sbin/hbmd|$PREFIX/sbin/hbmd|" "$root/lib/systemd/system/hbmd.service"
+put 644 "$root/lib/sysusers.d" packaging/sysusers.d/hbmd.conf
+put 644 "$root/lib/tmpfiles.d" packaging/tmpfiles.d/hbmd.conf
+# A configuration that someone has edited stays. hbmd knows its workers beside it and in /usr/lib/hbmd.
+if [ ! -e "$etc/hbmd/hbmd.conf" ]; then
+    put 644 "$etc/hbmd" config/hbmd.conf
+    if [ "$PREFIX" != /usr ]; then echo "worker_dir = $PREFIX/lib/hbmd" >>"$etc/hbmd/hbmd.conf"; fi
+fi
