@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "daemon/base/utf8.h"
 #include "daemon/core/model.h"
 
 struct name_node {
@@ -88,21 +89,6 @@ void *names_resolve(void *const *root, const struct principal *who, const char *
     return object ? object : names_find(root, OWNER_SHARED, name);
 }
 
-/* Strict UTF-8 without surrogates; returns the bytes of one character, 0 if it is none. */
-static size_t utf8_length(const unsigned char *s)
-{
-    size_t n = s[0] < 0x80 ? 1 : s[0] < 0xc2 ? 0 : s[0] < 0xe0 ? 2 : s[0] < 0xf0 ? 3 : s[0] < 0xf5 ? 4 : 0;
-
-    for (size_t i = 1; i < n; i++)
-        if ((s[i] & 0xc0) != 0x80)
-            return 0;
-    if (n == 3 && ((s[0] == 0xe0 && s[1] < 0xa0) || (s[0] == 0xed && s[1] > 0x9f)))
-        return 0;
-    if (n == 4 && ((s[0] == 0xf0 && s[1] < 0x90) || (s[0] == 0xf4 && s[1] > 0x8f)))
-        return 0;
-    return n;
-}
-
 static bool component_is_sound(const char *start, size_t size)
 {
     return size && !(size == 1 && start[0] == '.') && !(size == 2 && start[0] == '.' && start[1] == '.');
@@ -132,7 +118,7 @@ bool name_is_valid(const char *name, const char **why)
         }
         if (!*at)
             return true;
-        size_t length = utf8_length((const unsigned char *)at);
+        size_t length = utf8_length((const unsigned char *)at, strlen(at));
         if (!length)
             return refuse(why, "a name must be valid UTF-8");
         if ((unsigned char)*at < 0x20 || *at == 0x7f)

@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "daemon/base/cleanup.h"
-#include "daemon/rpc/utf8.h"
+#include "daemon/base/utf8.h"
 
 struct scan {
     const char *at, *end;

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "daemon/rpc/utf8.h"
+#include "daemon/base/utf8.h"
 
 void writer_clear(struct writer *writer)
 {
