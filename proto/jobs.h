@@ -17,7 +17,7 @@ struct job_extent {
     uint32_t kind;
     uint32_t unused;
     uint64_t size;  /* whole extent, exact: an import maps at no other size */
-    uint64_t token; /* CUDA_IPC only */
+    uint64_t token; /* CUDA_IPC: the block. HOST: the owner's identity of the extent; 0: it has none */
 };
 
 /* A buffer inside two extents, for ENCODE and DECODE: raw elements on one side, data and scales on the other. */

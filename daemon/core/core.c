@@ -2,6 +2,7 @@
 
 #include <stdlib.h>
 
+#include "daemon/core/host_pool.h"
 #include "daemon/core/ledger.h"
 #include "daemon/core/names.h"
 #include "daemon/core/op.h"
@@ -20,13 +21,16 @@ struct core *core_new(const struct core_env *env, const struct core_limits *limi
         return NULL;
     }
     struct list *lists[] = {&core->devices,  &core->accounts, &core->arenas, &core->buffers, &core->models,
-                            &core->sessions, &core->ops,      &core->timers, &core->memory_waiters};
+                            &core->sessions, &core->ops,      &core->timers, &core->memory_waiters,
+                            &core->host_pool};
     for (size_t i = 0; i < sizeof(lists) / sizeof(lists[0]); i++)
         list_init(lists[i]);
     list_init(&core->quarantine_timer.node);
     core->quarantine_timer.fire = quarantine_tick;
     list_init(&core->memory_timer.node);
     core->memory_timer.fire = extent_create_retry;
+    list_init(&core->host_pool_timer.node);
+    core->host_pool_timer.fire = host_pool_expire;
     idmap_init(&core->ids, 1);
     return core;
 }
@@ -47,6 +51,7 @@ struct core *core_free(struct core *core)
         model_free(list_entry(list_first(&core->models), struct model, node));
     while (!list_empty(&core->buffers))
         buffer_free(list_entry(list_first(&core->buffers), struct buffer, node));
+    host_pool_clear(core);
     while (!list_empty(&core->devices)) {
         struct device *device = list_entry(list_first(&core->devices), struct device, node);
         list_unlink(&device->node);

@@ -74,10 +74,11 @@ struct core {
     struct ledger *ledger; /* NULL: nothing is remembered (tests) */
     struct list devices, accounts, arenas, buffers, models, sessions, ops, timers;
     struct list memory_waiters; /* struct extent_create, oldest first */
+    struct list host_pool;      /* released host extents: daemon/core/host_pool.c */
     void *buffer_names, *model_names; /* tsearch roots: daemon/core/names.c */
     uint32_t n_devices, n_buffers, n_models, n_sessions, n_leases, n_ops, n_quarantined;
     bool draining;          /* stopping: nothing new is granted */
-    struct timer quarantine_timer, memory_timer;
+    struct timer quarantine_timer, memory_timer, host_pool_timer;
     bool quarantine_asked; /* a CLIENTS job is under way */
 };
 

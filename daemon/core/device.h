@@ -13,6 +13,7 @@ struct device {
     bool is_cuda;
     enum device_state state;
     uint64_t capacity[HBM_TIERS], used[HBM_TIERS];
+    uint64_t pooled;              /* of used[HBM_TIER_HOST]: nobody's now, gives way (daemon/core/host_pool.h) */
     uint64_t granularity;         /* of device extents, bytes */
     bool can_fd, can_cuda_ipc;
     int32_t worker_pid;           /* 0: none now */

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "daemon/base/cleanup.h"
+#include "daemon/core/host_pool.h"
 #include "daemon/core/ledger.h"
 
 #define DISK_GRANULARITY 4096u
@@ -16,24 +17,30 @@ struct extent *extent_ref(struct extent *extent)
     return extent;
 }
 
-static void destroy_done(struct job *job)
+static void told_worker(struct job *job)
 {
     free(job);
 }
 
-/* A cuda-ipc block is no fd: its worker has to be told. Should that fail, the worker is dead and the block with it. */
-static void destroy_block(struct extent *extent)
+/* Nobody waits for the answer: should it fail, the worker is dead and all that it held with it. */
+void extent_end_in_worker(struct core *core, const struct device *device, enum job_extent_kind kind, uint64_t token)
 {
-    struct job *job = calloc(1, sizeof(*job));
+    struct job *job = device->worker_pid ? calloc(1, sizeof(*job)) : NULL;
 
     if (!job)
         return;
-    job->opcode = JOB_DESTROY;
-    job->device = extent->device->index;
-    job->request.destroy.token = extent->token;
-    job->reply_fd = -1;
-    job->done = destroy_done;
-    extent->core->env.submit(extent->core->env.context, job);
+    *job = (struct job){.opcode = JOB_DESTROY, .device = device->index, .done = told_worker, .reply_fd = -1};
+    job->request.destroy.token = token;
+    job->request.destroy.kind = kind;
+    core->env.submit(core->env.context, job);
+}
+
+/* A cuda-ipc block is no fd, and a host extent may be mapped there. */
+static bool is_known_to_worker(const struct extent *extent)
+{
+    if (extent->lost || !extent->core->env.unstore)
+        return false;
+    return extent->kind == JOB_EXTENT_CUDA_IPC || (extent->kind == JOB_EXTENT_HOST && extent->device->is_cuda);
 }
 
 static void unstore(struct extent *extent)
@@ -54,6 +61,13 @@ static void release_room(struct core *core, struct device *device, struct accoun
         timer_arm(core, &core->memory_timer, 0);
 }
 
+void extent_discount(struct extent *extent)
+{
+    if (!extent->uncounted)
+        release_room(extent->core, extent->device, extent->account, extent->tier, extent->size);
+    extent->uncounted = true;
+}
+
 struct extent *extent_unref(struct extent *extent)
 {
     if (!extent || --extent->refs)
@@ -61,13 +75,15 @@ struct extent *extent_unref(struct extent *extent)
     struct core *core = extent->core;
     ledger_drop(core, extent->id);
     unstore(extent);
-    if (extent->kind == JOB_EXTENT_CUDA_IPC && !extent->lost && extent->device->worker_pid && core->env.unstore)
-        destroy_block(extent);
-    fd_close(extent->fd);
     idmap_remove(&core->ids, extent->id);
+    if (host_pool_put(extent))
+        extent->device->used[extent->tier] += extent->size; /* and goes on being used, there */
+    else if (is_known_to_worker(extent))
+        extent_end_in_worker(core, extent->device, extent->kind, extent->token);
+    fd_close(extent->fd);
     struct extent gone = *extent;
     free(extent);
-    release_room(core, gone.device, gone.account, gone.tier, gone.size);
+    release_room(core, gone.device, gone.account, gone.tier, gone.uncounted ? 0 : gone.size);
     return NULL;
 }
 
@@ -80,7 +96,7 @@ void extent_describe(const struct extent *extent, struct job *job, struct job_ex
 
 void extent_store_name(const struct extent *extent, char name[STORE_NAME_MAX])
 {
-    snprintf(name, STORE_NAME_MAX, "x-%016" PRIx64 "-%" PRIu32 "-%" PRIu64, extent->id, extent->account->owner.uid, extent->size);
+    snprintf(name, STORE_NAME_MAX, "x-%" PRIx64 "-%" PRIx32 "-%" PRIx64, extent->id, extent->account->owner.uid, extent->size);
 }
 
 static struct extent *extent_new(struct core *core, struct device *device, struct account *account, enum hbm_tier tier,
@@ -96,7 +112,7 @@ static struct extent *extent_new(struct core *core, struct device *device, struc
 
 /* ---- Creating ---- */
 
-/* Room in the device's tier and in the account, both or neither. */
+/* Room in the device's tier and in the account, both or neither; a piece of the pool brings its room along. */
 static int take_room(struct extent_create *create)
 {
     struct device *device = create->device;
@@ -107,14 +123,19 @@ static int take_room(struct extent_create *create)
                  hbm_tier_name(create->tier), device->uuid, capacity);
         return HBM_E_TOO_LARGE;
     }
+    int error = account_charge_bytes(create->core, create->account, create->tier, create->size, create->detail);
+    if (error)
+        return error;
+    if (create->reuse && host_pool_take(create))
+        return 0;
+    if (create->tier == HBM_TIER_HOST)
+        host_pool_make_room(create->core, device, create->size);
     if (device->used[create->tier] > capacity - create->size) {
+        account_release_bytes(create->account, create->tier, create->size);
         snprintf(create->detail, sizeof(create->detail), "%" PRIu64 " bytes, the %s tier of %s has %" PRIu64 " of %" PRIu64 " free", create->size,
                  hbm_tier_name(create->tier), device->uuid, capacity - device->used[create->tier], capacity);
         return HBM_E_NO_MEMORY;
     }
-    int error = account_charge_bytes(create->core, create->account, create->tier, create->size, create->detail);
-    if (error)
-        return error;
     device->used[create->tier] += create->size;
     return 0;
 }
@@ -153,11 +174,58 @@ static void create_stored(struct store_request *request)
     create_end(create, 0);
 }
 
+static void give_to_store(struct extent_create *create)
+{
+    if (create->cancelled) {
+        create->extent = extent_unref(create->extent);
+        create_end(create, HBM_E_CANCELLED);
+        return;
+    }
+    if (create->extent->fd < 0) { /* cuda-ipc dies with its worker: nothing could be kept */
+        ledger_put_extent(create->core, create->extent);
+        create_end(create, 0);
+        return;
+    }
+    create->store.fd = create->extent->fd;
+    create->store.done = create_stored;
+    extent_store_name(create->extent, create->store.name);
+    create->core->env.store(create->core->env.context, &create->store);
+}
+
+/* Takes the fd. */
+static void make_extent(struct extent_create *create, int fd, uint64_t token)
+{
+    struct extent *extent =
+        extent_new(create->core, create->device, create->account, create->tier, create->kind, create->size);
+    uint64_t id = extent ? idmap_add(&create->core->ids, ID_EXTENT, extent) : 0;
+
+    if (!id) {
+        free(extent);
+        fd_close(fd);
+        snprintf(create->detail, sizeof(create->detail), "the owner is out of memory for its own tables");
+        create_fail(create, HBM_E_NO_MEMORY);
+        return;
+    }
+    extent->id = id;
+    extent->fd = fd;
+    extent->token = token ? token : create->kind == JOB_EXTENT_HOST ? id : 0;
+    memcpy(extent->ipc_handle, create->job.reply.create.ipc_handle, sizeof(extent->ipc_handle));
+    create->extent = extent;
+    give_to_store(create);
+}
+
+static void submit_create(struct extent_create *create);
+
 static void create_made(struct job *job)
 {
     struct extent_create *create = container_of(job, struct extent_create, job);
     _cleanup_fd_ int fd = TAKE_FD(job->reply_fd);
 
+    /* The machine may be short of memory where the tier is not: on account of the pool, perhaps. */
+    if (job->error == HBM_E_NO_MEMORY && create->tier == HBM_TIER_HOST && !create->cancelled && host_pool_drop(create->core)) {
+        submit_create(create);
+        return;
+    }
     if (job->error) {
         memcpy(create->detail, job->detail, sizeof(create->detail));
         create_fail(create, job->error);
@@ -170,33 +238,7 @@ static void create_made(struct job *job)
         create_fail(create, HBM_E_INTERNAL);
         return;
     }
-    struct extent *extent = extent_new(create->core, create->device, create->account, create->tier, create->kind, create->size);
-    uint64_t id = extent ? idmap_add(&create->core->ids, ID_EXTENT, extent) : 0;
-    if (!id) {
-        free(extent);
-        snprintf(create->detail, sizeof(create->detail), "the owner is out of memory for its own tables");
-        create_fail(create, HBM_E_NO_MEMORY);
-        return;
-    }
-    extent->id = id;
-    extent->fd = TAKE_FD(fd);
-    extent->token = job->reply.create.token;
-    memcpy(extent->ipc_handle, job->reply.create.ipc_handle, sizeof(extent->ipc_handle));
-    create->extent = extent;
-    if (create->cancelled) {
-        create->extent = extent_unref(extent);
-        create_end(create, HBM_E_CANCELLED);
-        return;
-    }
-    if (extent->fd < 0) { /* cuda-ipc dies with its worker: nothing could be kept */
-        ledger_put_extent(create->core, extent);
-        create_end(create, 0);
-        return;
-    }
-    create->store.fd = extent->fd;
-    create->store.done = create_stored;
-    extent_store_name(extent, create->store.name);
-    create->core->env.store(create->core->env.context, &create->store);
+    make_extent(create, TAKE_FD(fd), job->reply.create.token);
 }
 
 static void submit_create(struct extent_create *create)
@@ -205,6 +247,24 @@ static void submit_create(struct extent_create *create)
     create->job.request.create.size = create->size;
     create->job.request.create.kind = create->kind;
     create->core->env.submit(create->core->env.context, &create->job);
+}
+
+static void create_from_pool(struct timer *timer)
+{
+    struct extent_create *create = container_of(timer, struct extent_create, timer);
+
+    make_extent(create, TAKE_FD(create->pooled_fd), create->pooled_token);
+}
+
+static void make(struct extent_create *create)
+{
+    if (create->pooled_fd < 0) {
+        submit_create(create);
+        return;
+    }
+    /* From the loop, like any other: a row of arenas would recurse otherwise. */
+    create->timer.fire = create_from_pool;
+    timer_arm(create->core, &create->timer, 0);
 }
 
 static void create_waited_out(struct timer *timer)
@@ -221,6 +281,8 @@ void extent_create_start(struct extent_create *create)
     create->timer.at_ms = 0;
     create->timer.fire = create_waited_out;
     create->extent = NULL;
+    create->pooled_fd = -1;
+    create->job.reply.create = (struct job_create_reply){0};
     create->cancelled = false;
     create->error = 0;
     create->detail[0] = 0;
@@ -239,13 +301,13 @@ void extent_create_start(struct extent_create *create)
     } else if (error) {
         create_end(create, error);
     } else {
-        submit_create(create);
+        make(create);
     }
 }
 
 void extent_create_cancel(struct extent_create *create)
 {
-    bool waits_for_memory = create->timer.at_ms != 0;
+    bool waits_for_memory = create->timer.at_ms && create->pooled_fd < 0;
 
     create->cancelled = true;
     if (waits_for_memory) {
@@ -266,7 +328,7 @@ void extent_create_retry(struct timer *timer)
         timer_stop(core, &create->timer);
         list_unlink(&create->node);
         if (!error) {
-            submit_create(create);
+            make(create);
             continue;
         }
         create_end(create, error);
@@ -287,6 +349,7 @@ struct extent *extent_adopt(struct core *core, uint64_t id, struct device *devic
     }
     extent->id = id;
     extent->fd = fd;
+    extent->token = kind == JOB_EXTENT_HOST ? id : 0;
     extent->stored = fd >= 0;
     extent->lost = fd < 0;
     device->used[tier] += size;

@@ -15,21 +15,22 @@ struct extent {
     enum job_extent_kind kind;
     uint64_t size;
     int fd;         /* -1: cuda-ipc, or lost */
-    uint64_t token; /* cuda-ipc: the block inside the worker */
+    uint64_t token; /* what the worker knows it by. cuda-ipc: the block; host: the id that it was first given */
     uint8_t ipc_handle[64];
     uint64_t checksum; /* of the whole extent as it was copied here; valid if has_checksum */
     bool has_checksum;
     bool stored; /* a copy of fd is with whoever outlives us */
     bool lost;   /* what it held is gone (cuda-ipc after its worker's death; an fd missing after a restart) */
+    bool uncounted; /* lost with nothing left of it: neither tier nor account pay for it any more */
 };
 
 struct extent *extent_ref(struct extent *extent);
-/* The last one: tombstone in the ledger, then out of the store, fd closed (or block destroyed), charges released,
- * waiters for memory tried again. NULL is fine; returns NULL. */
+/* The last one: tombstone in the ledger, then out of the store, fd closed (or block destroyed, or both left to the host
+ * pool), charges released, waiters for memory tried again. NULL is fine; returns NULL. */
 struct extent *extent_unref(struct extent *extent);
 /* How jobs name it; the fd, if any, goes to job->fds in the same order. */
 void extent_describe(const struct extent *extent, struct job *job, struct job_extent *wire);
-/* The fd store's name of an extent: "x-ID-UID-SIZE". */
+/* The fd store's name of an extent: "x-ID-UID-SIZE", in hex: all names share one environment string. */
 void extent_store_name(const struct extent *extent, char name[STORE_NAME_MAX]);
 
 /* A new extent, asynchronously: room in the tier and the account is taken at once (or waited for, up to wait_ms), then the
@@ -42,6 +43,7 @@ struct extent_create {
     enum job_extent_kind kind;
     uint64_t size; /* rounded up to the device's granularity (disk: 4096) by extent_create_start */
     uint32_t wait_ms;
+    bool reuse; /* every byte will be written before anyone reads: what the account let go of before will do */
     void (*done)(struct extent_create *create);
     void *context; /* the caller's */
     int error;
@@ -53,6 +55,8 @@ struct extent_create {
     struct list node;
     struct timer timer;
     bool cancelled;
+    int pooled_fd; /* from the host pool; -1: none */
+    uint64_t pooled_token;
 };
 /* create->done follows exactly once, possibly before this returns. */
 void extent_create_start(struct extent_create *create);
@@ -60,6 +64,10 @@ void extent_create_start(struct extent_create *create);
 void extent_create_cancel(struct extent_create *create);
 /* Memory came free: tries those that wait, oldest first. Fired by core->memory_timer, never from within a release. */
 void extent_create_retry(struct timer *timer);
+/* The worker is told, if there is one, that what it knows by that token has ended. */
+void extent_end_in_worker(struct core *core, const struct device *device, enum job_extent_kind kind, uint64_t token);
+/* Nothing is left of it: its room is free. */
+void extent_discount(struct extent *extent);
 /* Restores an extent from the ledger: takes the fd, charges without limit. NULL if memory is out. */
 struct extent *extent_adopt(struct core *core, uint64_t id, struct device *device, struct owner owner, enum hbm_tier tier,
                             enum job_extent_kind kind, uint64_t size, int fd);

@@ -136,11 +136,11 @@ static inline int ask_create(struct ask *ask, unsigned kind, uint64_t size, stru
 
 static inline void ask_drop(struct ask *ask, struct ask_extent *extent)
 {
-    struct job_destroy_request request = {.token = extent->extent.token};
+    struct job_destroy_request request = {.token = extent->extent.token, .kind = extent->extent.kind};
 
     if (extent->fd >= 0)
         close(extent->fd);
-    else
+    if (extent->fd < 0 || extent->extent.token)
         (void)ask_job(ask, JOB_DESTROY, &request, NULL, 0, NULL, NULL);
     extent->fd = -1;
 }

@@ -60,6 +60,8 @@ static int check_request(unsigned opcode, const union job_request *r, unsigned *
         if (r->create.kind > JOB_EXTENT_DISK)
             return BAD("no extent is of kind %u", r->create.kind);
         return r->create.size ? 0 : BAD("an extent of 0 bytes");
+    case JOB_DESTROY:
+        return r->destroy.kind > JOB_EXTENT_DISK ? BAD("no extent is of kind %u", r->destroy.kind) : 0;
     case JOB_COPY:
         return check_copy(&r->copy, fds, failure);
     case JOB_ENCODE:

@@ -25,9 +25,24 @@ size_t checksum_chunk_bytes(uint64_t bytes, uint64_t index)
     return left < CHECKSUM_CHUNK ? left : CHECKSUM_CHUNK;
 }
 
+uint64_t checksum_grains(uint64_t bytes)
+{
+    return bytes / CHECKSUM_GRAIN + (bytes % CHECKSUM_GRAIN != 0);
+}
+
 uint64_t checksum_of(const void *bytes, size_t size)
 {
     return XXH3_64bits(bytes, size);
+}
+
+void checksum_of_chunk(const void *bytes, size_t size, uint64_t *hashes)
+{
+    const unsigned char *grain = bytes;
+
+    for (; size > CHECKSUM_GRAIN; size -= CHECKSUM_GRAIN, grain += CHECKSUM_GRAIN)
+        *hashes++ = checksum_of(grain, CHECKSUM_GRAIN);
+    if (size)
+        *hashes = checksum_of(grain, size);
 }
 
 uint64_t checksum_combine(const uint64_t *hashes, uint64_t count)

@@ -94,7 +94,7 @@ static void perform(struct job *job)
         job_create(job, control.state_dir);
         break;
     case JOB_DESTROY:
-        device_destroy(job->request.destroy.token, &job->failure);
+        device_destroy(&job->request.destroy, &job->failure);
         break;
     case JOB_COPY:
         with_memory(job, job_copy);

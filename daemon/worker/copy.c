@@ -11,7 +11,7 @@ struct copy {
     struct job *job;
     const struct job_copy_request *request;
     struct side source, target;
-    uint64_t *hashes; /* NULL: not asked for */
+    uint64_t *hashes; /* one a grain; NULL: not asked for */
     bool hash_only;
     struct kit kits[LANES_MAX];
 };
@@ -29,7 +29,7 @@ static int move_chunk(void *context, uint64_t index, unsigned lane, struct failu
         side_get(&copy->source, kit, r->source_offset + offset, bytes, copy->target.is_disk, &from, failure))
         return failure->error;
     if (copy->hashes)
-        copy->hashes[index] = checksum_of(from, bytes);
+        checksum_of_chunk(from, bytes, copy->hashes + index * CHECKSUM_GRAINS);
     if (copy->hash_only)
         return 0;
     if (side_put(&copy->target, kit, r->target_offset + offset, bytes, from, failure))
@@ -75,13 +75,13 @@ static int move(struct copy *copy, struct failure *failure)
 static int move_and_check(struct copy *copy, struct failure *failure)
 {
     const struct job_copy_request *r = copy->request;
-    uint64_t count = checksum_chunks(r->bytes);
+    uint64_t count = checksum_grains(r->bytes);
     _cleanup_free_ uint64_t *hashes = NULL;
 
     if (r->flags & (JOB_CHECKSUM | JOB_VERIFY)) {
         hashes = calloc(count + 1, sizeof(*hashes));
         if (!hashes)
-            return fail(failure, HBM_E_SYSTEM, "out of memory for %llu chunk hashes", (unsigned long long)count);
+            return fail(failure, HBM_E_SYSTEM, "out of memory for %llu hashes", (unsigned long long)count);
     }
     copy->hashes = hashes;
     if (move(copy, failure) || !hashes)

@@ -19,7 +19,7 @@ int device_start(const struct job_start_request *request, struct job_start_reply
 /* Any kind but DISK. *fd gets the extent unless it is CUDA_IPC. */
 int device_create(const struct job_create_request *request, struct job_create_reply *reply, int *fd,
                   struct failure *failure);
-int device_destroy(uint64_t token, struct failure *failure);
+int device_destroy(const struct job_destroy_request *request, struct failure *failure);
 int device_query(struct job_query_reply *reply, struct failure *failure);
 int device_clients(const struct job_clients_request *request, struct job_clients_reply *reply,
                    struct failure *failure);
@@ -35,25 +35,35 @@ struct view {
     unsigned char *bytes;
     uint64_t size;
     bool on_device; /* bytes is no address for the CPU: only device_copy and kernels may use it */
-    enum { VIEW_NONE, VIEW_MEMFD, VIEW_VMM, VIEW_BLOCK } origin;
+    enum { VIEW_NONE, VIEW_MEMFD, VIEW_VMM, VIEW_BLOCK, VIEW_KEPT } origin;
     bool pinned;     /* MEMFD: registered with the driver */
-    uint64_t handle; /* VMM: the import */
+    uint64_t handle; /* VMM: the import; the others: the device's own */
 };
+/* A host extent with a token may stay mapped here after device_unmap. */
 int device_map(const struct job_extent *extent, int fd, struct view *view, struct failure *failure);
 void device_unmap(struct view *view);
 
 /* Copies with a device address on at least one side are queued and may be waited for by a mark. */
-enum device_stream { DEVICE_UP, DEVICE_DOWN, DEVICE_COMPUTE, DEVICE_STREAMS };
+enum device_stream { DEVICE_UP, DEVICE_DOWN, DEVICE_COMPUTE, DEVICE_UP_HASH, DEVICE_DOWN_HASH, DEVICE_STREAMS };
 struct device_mark {
     void *event;
 };
 int device_mark_new(struct device_mark *mark, struct failure *failure);
 void device_mark_free(struct device_mark *mark);
 int device_copy(enum device_stream stream, void *target, const void *source, size_t bytes, struct failure *failure);
+/* Again, of any stream: who waits for the mark from now on waits for this; who was told to wait before does not. */
 int device_mark(enum device_stream stream, struct device_mark *mark, struct failure *failure);
 int device_wait(struct device_mark *mark, struct failure *failure);
 /* After a failure or cancel: nothing of that stream touches memory any more. */
 void device_drain(enum device_stream stream);
+
+/* Grains of device memory hashed where they lie (checksum.h); bytes aligned to 16. Queued on a stream, behind a mark of
+ * another one if it is given. The hashes are there when the stream has come so far; they go to memory from
+ * device_hashes_new, which is NULL where there is none, or where the CPU shall hash. */
+uint64_t *device_hashes_new(uint64_t n);
+void device_hashes_free(uint64_t *hashes);
+int device_hash(enum device_stream stream, const struct device_mark *after, const void *bytes, uint64_t grains,
+                uint64_t *hashes, struct failure *failure);
 
 /* Staging memory: makes host pages fast for the device's copies. Slower but right where that is refused. */
 void device_pin(void *bytes, size_t size);

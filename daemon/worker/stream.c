@@ -1,36 +1,46 @@
-/* Hashing beside a copy. Upwards the bytes are there from the start, so lanes hash while the link copies. Downwards
- * a chunk can be hashed only as it lands, and one core hashes slower than the link brings: pieces of four chunks
- * take turns on the link, so that four cores follow it and little is left to hash when the last piece has landed.
- */
+/* Pieces go over the link queued ahead, and are hashed beside it. A device that hashes where its memory lies does
+ * so on a stream of its own: down, whenever it likes; up, once a piece has landed. Otherwise the CPU's lanes hash:
+ * up, from the start, while the link copies; down, piece by piece as they land. */
 #include "daemon/worker/stream.h"
+
+#include <string.h>
 
 #include "daemon/worker/checksum.h"
 #include "daemon/worker/lanes.h"
 
-#define WINDOW 16 /* pieces queued ahead */
-#define SMALL_PIECE (CHECKSUM_CHUNK / 4)
-#define TURNS 16 /* pieces that take turns: 4 of each of 4 chunks */
+#define WINDOW 8 /* pieces queued ahead */
+/* The device loses 4 us between two pieces, the CPU a cache: each side has its size. */
+#define LARGE_CHUNKS 4
 
 struct flow {
     const struct stream_copy *copy;
-    uint64_t piece, pieces;
-    bool in_turns;
+    uint64_t piece, pieces; /* bytes of one, and how many */
     struct device_mark marks[WINDOW];
+    uint64_t *results; /* the device hashes, to here; NULL: it does not */
     pthread_mutex_t mutex;
     pthread_cond_t changed;
-    uint64_t landed; /* turns that are over */
+    uint64_t landed; /* pieces */
     bool given_up;
-    struct checksum_stream *streams[LANES_MAX];
 };
 
-/* Which piece goes at turn k, and also at which turn piece k goes: a 4 x 4 transposition is its own inverse. */
-static uint64_t turn(const struct flow *flow, uint64_t k)
+static bool goes_down(const struct stream_copy *copy)
 {
-    uint64_t group = k / TURNS * TURNS;
+    return copy->stream == DEVICE_DOWN;
+}
 
-    if (!flow->in_turns || group + TURNS > flow->pieces)
-        return k;
-    return group + k % 4 * 4 + k % TURNS / 4;
+static enum device_stream hash_stream(const struct stream_copy *copy)
+{
+    return goes_down(copy) ? DEVICE_DOWN_HASH : DEVICE_UP_HASH;
+}
+
+static const unsigned char *device_side(const struct stream_copy *copy)
+{
+    return goes_down(copy) ? copy->source : copy->target;
+}
+
+static const unsigned char *host_side(const struct stream_copy *copy)
+{
+    return goes_down(copy) ? copy->target : copy->source;
 }
 
 static size_t piece_bytes(const struct flow *flow, uint64_t piece)
@@ -40,118 +50,152 @@ static size_t piece_bytes(const struct flow *flow, uint64_t piece)
     return left < flow->piece ? left : flow->piece;
 }
 
-static void land(struct flow *flow, uint64_t turns, bool give_up)
+/* ---- Hashing on the CPU ---- */
+
+static void land(struct flow *flow, uint64_t pieces, bool give_up)
 {
     pthread_mutex_lock(&flow->mutex);
-    flow->landed = turns;
+    flow->landed = pieces;
     flow->given_up = give_up;
     pthread_cond_broadcast(&flow->changed);
     pthread_mutex_unlock(&flow->mutex);
 }
 
-static bool wait_for_turn(struct flow *flow, uint64_t turn_awaited)
+static bool wait_for_piece(struct flow *flow, uint64_t piece)
 {
     pthread_mutex_lock(&flow->mutex);
-    while (flow->landed <= turn_awaited && !flow->given_up)
+    while (flow->landed <= piece && !flow->given_up)
         pthread_cond_wait(&flow->changed, &flow->mutex);
-    bool there = flow->landed > turn_awaited;
+    bool there = flow->landed > piece;
     pthread_mutex_unlock(&flow->mutex);
     return there;
 }
 
-static int hash_while_sent(void *context, uint64_t index, unsigned lane, struct failure *failure)
+/* Pieces are chunks here. */
+static int hash_piece(void *context, uint64_t piece, unsigned lane, struct failure *failure)
 {
     struct flow *flow = context;
     const struct stream_copy *copy = flow->copy;
 
     (void)lane;
-    copy->hashes[index] =
-        checksum_of(copy->source + index * CHECKSUM_CHUNK, checksum_chunk_bytes(copy->bytes, index));
+    if (goes_down(copy) && !wait_for_piece(flow, piece))
+        return fail(failure, HBM_E_CANCELLED, "the copy ended early");
+    checksum_of_chunk(host_side(copy) + piece * CHECKSUM_CHUNK, piece_bytes(flow, piece),
+                      copy->hashes + piece * CHECKSUM_GRAINS);
     return job_poll(copy->job, failure);
 }
 
-static int hash_as_landed(void *context, uint64_t index, unsigned lane, struct failure *failure)
-{
-    struct flow *flow = context;
-    const struct stream_copy *copy = flow->copy;
-    uint64_t start = index * CHECKSUM_CHUNK, end = start + checksum_chunk_bytes(copy->bytes, index);
-    struct checksum_stream *stream = flow->streams[lane];
+/* ---- Hashing on the device ---- */
 
-    if (!stream && !(stream = flow->streams[lane] = checksum_stream_new()))
-        return fail(failure, HBM_E_SYSTEM, "out of memory for a hash state");
-    checksum_stream_reset(stream);
-    for (uint64_t piece = start / flow->piece; piece * flow->piece < end; piece++) {
-        if (!wait_for_turn(flow, turn(flow, piece)))
-            return fail(failure, HBM_E_CANCELLED, "the copy ended early");
-        checksum_stream_add(stream, copy->target + piece * flow->piece, piece_bytes(flow, piece));
-    }
-    copy->hashes[index] = checksum_stream_result(stream);
+/* Up, the mark moves on: it stands for landed and hashed, so that one wait is for both. */
+static int hash_there(struct flow *flow, uint64_t piece, struct device_mark *mark, struct failure *failure)
+{
+    const struct stream_copy *copy = flow->copy;
+    uint64_t offset = piece * flow->piece;
+
+    if (device_hash(hash_stream(copy), goes_down(copy) ? NULL : mark, device_side(copy) + offset,
+                    piece_bytes(flow, piece) / CHECKSUM_GRAIN, flow->results + offset / CHECKSUM_GRAIN, failure))
+        return failure->error;
+    return goes_down(copy) ? 0 : device_mark(hash_stream(copy), mark, failure);
+}
+
+/* When all has landed. The device hashes whole grains only. */
+static int collect(struct flow *flow, struct failure *failure)
+{
+    const struct stream_copy *copy = flow->copy;
+    uint64_t grains = copy->bytes / CHECKSUM_GRAIN, rest = copy->bytes % CHECKSUM_GRAIN;
+
+    if (goes_down(copy) &&
+        (device_mark(hash_stream(copy), &flow->marks[0], failure) || device_wait(&flow->marks[0], failure)))
+        return failure->error;
+    memcpy(copy->hashes, flow->results, grains * sizeof(*copy->hashes));
+    if (rest)
+        copy->hashes[grains] = checksum_of(host_side(copy) + grains * CHECKSUM_GRAIN, rest);
     return 0;
 }
 
-static int send(struct flow *flow, uint64_t k, struct failure *failure)
+/* ---- Sending ---- */
+
+static int send(struct flow *flow, uint64_t piece, struct failure *failure)
 {
     const struct stream_copy *copy = flow->copy;
-    uint64_t piece = turn(flow, k), offset = piece * flow->piece;
+    uint64_t offset = piece * flow->piece;
+    struct device_mark *mark = &flow->marks[piece % WINDOW];
 
-    if (job_poll(copy->job, failure) ||
-        device_copy(copy->stream, copy->target + offset, copy->source + offset, piece_bytes(flow, piece), failure))
+    if (job_poll(copy->job, failure) || (!mark->event && device_mark_new(mark, failure)) ||
+        device_copy(copy->stream, copy->target + offset, copy->source + offset, piece_bytes(flow, piece),
+                    failure) ||
+        device_mark(copy->stream, mark, failure))
         return failure->error;
-    return device_mark(copy->stream, &flow->marks[k % WINDOW], failure);
+    return flow->results ? hash_there(flow, piece, mark, failure) : 0;
 }
 
-static int send_all(struct flow *flow, struct failure *failure)
+static int send_first(struct flow *flow, struct failure *failure)
 {
-    for (uint64_t k = 0; k < flow->pieces + WINDOW; k++) {
-        if (k >= WINDOW) {
-            if (device_wait(&flow->marks[k % WINDOW], failure))
-                return failure->error;
-            land(flow, k - WINDOW + 1, false);
-            job_advance(flow->copy->job, piece_bytes(flow, turn(flow, k - WINDOW)));
-        }
-        if (k < flow->pieces && send(flow, k, failure))
+    for (uint64_t piece = 0; piece < WINDOW && piece < flow->pieces; piece++)
+        if (send(flow, piece, failure))
+            return failure->error;
+    return 0;
+}
+
+static int send_rest(struct flow *flow, struct failure *failure)
+{
+    for (uint64_t piece = 0; piece < flow->pieces; piece++) {
+        if (device_wait(&flow->marks[piece % WINDOW], failure))
+            return failure->error;
+        land(flow, piece + 1, false);
+        job_advance(flow->copy->job, piece_bytes(flow, piece));
+        if (piece + WINDOW < flow->pieces && send(flow, piece + WINDOW, failure))
             return failure->error;
     }
     return 0;
 }
 
-static int flow_run(struct flow *flow, struct failure *failure)
+static void run(struct flow *flow, struct failure *failure)
 {
-    const struct stream_copy *copy = flow->copy;
-    bool down = copy->stream == DEVICE_DOWN;
+    bool by_cpu = flow->copy->hashes && !flow->results;
     struct lanes lanes;
 
-    for (unsigned i = 0; i < WINDOW && i < flow->pieces; i++)
-        if (device_mark_new(&flow->marks[i], failure))
-            return failure->error;
-    if (copy->hashes)
-        lanes_start(&lanes, lanes_of_cpu() + 1, checksum_chunks(copy->bytes),
-                    down ? hash_as_landed : hash_while_sent, flow);
-    if (send_all(flow, failure)) {
+    /* The link is busy before there are threads to follow it. */
+    send_first(flow, failure);
+    if (by_cpu)
+        lanes_start(&lanes, lanes_of_cpu() + 1, flow->pieces, hash_piece, flow);
+    if (failure->error || send_rest(flow, failure)) {
         land(flow, 0, true);
-        device_drain(copy->stream);
-        if (copy->hashes)
+        if (by_cpu)
             lanes_stop(&lanes);
     }
-    if (copy->hashes)
+    if (by_cpu)
         lanes_join(&lanes, failure);
-    return failure->error;
+    if (flow->results && !failure->error)
+        collect(flow, failure);
+    if (!failure->error)
+        return;
+    device_drain(flow->copy->stream);
+    if (flow->results)
+        device_drain(hash_stream(flow->copy));
+}
+
+static bool device_may_hash(const struct stream_copy *copy)
+{
+    return copy->hashes && copy->bytes >= CHECKSUM_GRAIN && (uintptr_t)device_side(copy) % 16 == 0;
 }
 
 int stream_copy(const struct stream_copy *copy, struct failure *failure)
 {
-    bool follow = copy->hashes && copy->stream == DEVICE_DOWN;
-    struct flow flow = {.copy = copy, .piece = follow ? SMALL_PIECE : CHECKSUM_CHUNK, .in_turns = follow};
+    struct flow flow = {.copy = copy};
 
+    if (device_may_hash(copy))
+        flow.results = device_hashes_new(checksum_grains(copy->bytes));
+    flow.piece = CHECKSUM_CHUNK * (flow.results ? LARGE_CHUNKS : 1);
     flow.pieces = copy->bytes / flow.piece + (copy->bytes % flow.piece != 0);
     pthread_mutex_init(&flow.mutex, NULL);
     pthread_cond_init(&flow.changed, NULL);
-    int error = flow_run(&flow, failure);
-    for (unsigned i = 0; i < LANES_MAX; i++)
-        checksum_stream_free(flow.streams[i]);
+    run(&flow, failure);
+    device_hashes_free(flow.results);
     for (unsigned i = 0; i < WINDOW; i++)
         device_mark_free(&flow.marks[i]);
     pthread_cond_destroy(&flow.changed);
     pthread_mutex_destroy(&flow.mutex);
-    return error;
+    return failure->error;
 }

@@ -10,7 +10,7 @@ struct stream_copy {
     const unsigned char *source;
     unsigned char *target;
     uint64_t bytes;
-    uint64_t *hashes; /* one a chunk, or NULL; needs the CPU to reach one side: not DEVICE_COMPUTE */
+    uint64_t *hashes; /* one a grain, or NULL; only where the CPU reaches one side: not DEVICE_COMPUTE */
 };
 
 int stream_copy(const struct stream_copy *copy, struct failure *failure);

@@ -1,7 +1,8 @@
-/* Times the worker's copies and file reads: `worker_bench OUT.json [path to a worker] [directory on a disk]`.
- * Every figure is wall time at the asker: packet, import, mapping, copy, checksum, unmapping. Beside them, in the
- * same run: bare pinned copies (built with -DHBM_BENCH_CUDA and linked with cudart) and bare O_DIRECT reads. Exit
- * 77 where the worker finds no device. */
+/* Times the worker's copies and file reads: `worker_bench OUT.json [path to a worker] [directory on a disk]
+ * [MiB...]`; with sizes given, just the copies of these. Every figure is wall time at the asker: packet, import and
+ * mapping of the device's side, copy, checksum, unmapping. The host's side stays mapped, as the owner lets it;
+ * "first" is the copy that maps it. Beside them, in the same run: bare pinned copies (built with -DHBM_BENCH_CUDA
+ * and linked with cudart) and bare O_DIRECT reads. Exit 77 where the worker finds no device. */
 #include <fcntl.h>
 #include <stdbool.h>
 #include <sys/mman.h>
@@ -19,6 +20,7 @@
 #define FILE_ROUNDS 5
 #define FILE_BYTES (2048 * MIB)
 #define BLOCK (16 * MIB)
+#define NOISE (64 * MIB)
 
 static const char *program, *directory;
 static char uuid[HBM_UUID_MAX], name[96];
@@ -41,18 +43,26 @@ static int by_value(const void *a, const void *b)
     return x < y ? -1 : x > y;
 }
 
-/* Median, slowest and fastest of n times for so many bytes. */
-static void report(const char *what, uint64_t bytes, double *seconds, unsigned n)
+/* Median, slowest and fastest of n times for so many bytes; bare 0: nothing to compare it with. Returns the median.
+ */
+static double report(const char *what, uint64_t bytes, double *seconds, unsigned n, double bare)
 {
     qsort(seconds, n, sizeof(*seconds), by_value);
     double gb = (double)bytes / 1e9, median = gb / seconds[n / 2];
 
-    printf("%-28s %6llu MiB  %7.2f GB/s  (%.2f .. %.2f)\n", what, (unsigned long long)(bytes / MIB), median,
+    printf("%-28s %6llu MiB  %7.2f GB/s  (%.2f .. %.2f)", what, (unsigned long long)(bytes / MIB), median,
            gb / seconds[n - 1], gb / seconds[0]);
+    if (bare > 0)
+        printf("  %5.1f %% of bare", 100 * median / bare);
+    printf("\n");
     fflush(stdout);
-    fprintf(json, "%s\n  {\"what\": \"%s\", \"bytes\": %llu, \"gb_s\": %.3f, \"slowest\": %.3f, \"fastest\": %.3f}",
+    fprintf(json, "%s\n  {\"what\": \"%s\", \"bytes\": %llu, \"gb_s\": %.3f, \"slowest\": %.3f, \"fastest\": %.3f",
             first_row ? "" : ",", what, (unsigned long long)bytes, median, gb / seconds[n - 1], gb / seconds[0]);
+    if (bare > 0)
+        fprintf(json, ", \"of_bare\": %.4f", median / bare);
+    fprintf(json, "}");
     first_row = false;
+    return median;
 }
 
 static void die(const char *what)
@@ -75,10 +85,13 @@ static bool probe(void)
 
 static struct ask_extent make(unsigned kind, uint64_t size)
 {
+    static uint64_t last_token;
     struct ask_extent e;
 
     if (ask_create(&worker, kind, size, &e))
         die("create");
+    if (kind == JOB_EXTENT_HOST)
+        e.extent.token = ++last_token;
     return e;
 }
 
@@ -100,62 +113,87 @@ static void finish(unsigned n)
             die("copy");
 }
 
-/* Device and host extents are random: they are filled from /dev/urandom through a file job. */
+/* Fills an extent with the same random bytes over and over, through a file job. */
 static void poison(const struct ask_extent *e)
 {
-    struct job_range range = {.bytes = e->extent.size};
+    unsigned n = (unsigned)((e->extent.size + NOISE - 1) / NOISE);
+    struct job_range *ranges = calloc(n, sizeof(*ranges));
     int file = open(directory, O_TMPFILE | O_RDWR | O_CLOEXEC, 0600),
         random = open("/dev/urandom", O_RDONLY | O_CLOEXEC);
     unsigned char *block = malloc(BLOCK);
 
-    if (file < 0 || random < 0 || read(random, block, BLOCK) <= 0)
+    if (file < 0 || random < 0 || !ranges || !block)
         die("a file of random bytes");
-    for (uint64_t at = 0; at < e->extent.size; at += BLOCK) {
-        block[at / BLOCK % BLOCK]++; /* no two blocks alike */
-        if (pwrite(file, block, BLOCK, (off_t)at) != (ssize_t)BLOCK)
+    for (uint64_t at = 0; at < NOISE; at += BLOCK)
+        if (read(random, block, BLOCK) <= 0 || pwrite(file, block, BLOCK, (off_t)at) != (ssize_t)BLOCK)
             die("writing random bytes");
+    for (unsigned i = 0; i < n; i++) {
+        uint64_t left = e->extent.size - i * NOISE;
+        ranges[i] = (struct job_range){.extent_offset = i * NOISE, .bytes = left < NOISE ? left : NOISE};
     }
-    int memfd = memfd_sealed("ranges", &range, sizeof(range));
-    if (ask_file(&worker, e, file, memfd, 1, false, NULL))
+    int memfd = memfd_sealed("ranges", ranges, n * sizeof(*ranges));
+    if (ask_file(&worker, e, file, memfd, n, false, NULL))
         die("filling an extent");
-    close(memfd), close(file), close(random), free(block);
+    close(memfd), close(file), close(random), free(block), free(ranges);
 }
 
-static void bench_copies(uint64_t size, unsigned flags, const char *suffix)
+/* GB/s; 0 where they are not measured. */
+struct bare {
+    double down, up, both;
+};
+
+struct sides {
+    struct ask_extent d1, d2, h1, h2;
+};
+
+static void bench_copies(const struct sides *s, unsigned flags, const char *suffix, const struct bare *bare)
 {
-    struct ask_extent d1 = make(JOB_EXTENT_DEVICE, size), d2 = make(JOB_EXTENT_DEVICE, size),
-                      h1 = make(JOB_EXTENT_HOST, size), h2 = make(JOB_EXTENT_HOST, size);
+    uint64_t size = s->d1.extent.size;
     double down[ROUNDS], up[ROUNDS], both[ROUNDS];
     char what[64];
 
-    poison(&d1);
-    poison(&h2);
     for (int i = -2; i < ROUNDS; i++) { /* two rounds to warm up */
         double t0 = now();
-        send_copy(&d1, &h1, flags);
+        send_copy(&s->d1, &s->h1, flags);
         finish(1);
         double t1 = now();
-        send_copy(&h2, &d2, flags);
+        send_copy(&s->h2, &s->d2, flags);
         finish(1);
         double t2 = now();
-        send_copy(&d1, &h1, flags);
-        send_copy(&h2, &d2, flags);
+        send_copy(&s->d1, &s->h1, flags);
+        send_copy(&s->h2, &s->d2, flags);
         finish(2);
         double t3 = now();
         if (i >= 0)
             down[i] = t1 - t0, up[i] = t2 - t1, both[i] = t3 - t2;
     }
     snprintf(what, sizeof(what), "device to host%s", suffix);
-    report(what, size, down, ROUNDS);
+    report(what, size, down, ROUNDS, bare->down);
     snprintf(what, sizeof(what), "host to device%s", suffix);
-    report(what, size, up, ROUNDS);
+    report(what, size, up, ROUNDS, bare->up);
     snprintf(what, sizeof(what), "both at once%s", suffix);
-    report(what, 2 * size, both, ROUNDS);
-    ask_drop(&worker, &d1), ask_drop(&worker, &d2), ask_drop(&worker, &h1), ask_drop(&worker, &h2);
+    report(what, 2 * size, both, ROUNDS, bare->both);
+}
+
+static void bench_size(uint64_t size, const struct bare *bare)
+{
+    struct sides s = {make(JOB_EXTENT_DEVICE, size), make(JOB_EXTENT_DEVICE, size), make(JOB_EXTENT_HOST, size),
+                      make(JOB_EXTENT_HOST, size)};
+
+    poison(&s.d1);
+    poison(&s.h2);
+    double start = now();
+    send_copy(&s.d1, &s.h1, JOB_CHECKSUM);
+    finish(1);
+    double first = now() - start;
+    report("device to host, first", size, &first, 1, bare->down);
+    bench_copies(&s, 0, "", bare);
+    bench_copies(&s, JOB_CHECKSUM, ", checksum", bare);
+    ask_drop(&worker, &s.d1), ask_drop(&worker, &s.d2), ask_drop(&worker, &s.h1), ask_drop(&worker, &s.h2);
 }
 
 #ifdef HBM_BENCH_CUDA
-static void bench_bare(uint64_t size)
+static struct bare bench_bare(uint64_t size)
 {
     void *host[2] = {NULL, NULL}, *device[2] = {NULL, NULL};
     double down[ROUNDS], up[ROUNDS], both[ROUNDS];
@@ -182,11 +220,18 @@ static void bench_bare(uint64_t size)
         if (i >= 0)
             down[i] = t1 - t0, up[i] = t2 - t1, both[i] = t3 - t2;
     }
-    report("bare pinned copy down", size, down, ROUNDS);
-    report("bare pinned copy up", size, up, ROUNDS);
-    report("bare pinned copies, both", 2 * size, both, ROUNDS);
+    struct bare bare = {report("bare pinned copy down", size, down, ROUNDS, 0),
+                        report("bare pinned copy up", size, up, ROUNDS, 0),
+                        report("bare pinned copies, both", 2 * size, both, ROUNDS, 0)};
     for (unsigned i = 0; i < 2; i++)
         cudaFreeHost(host[i]), cudaFree(device[i]), cudaStreamDestroy(s[i]);
+    return bare;
+}
+#else
+static struct bare bench_bare(uint64_t size)
+{
+    (void)size;
+    return (struct bare){0};
 }
 #endif
 
@@ -231,20 +276,22 @@ static void bench_disk(void)
         if (i >= 0)
             to_disk[i] = t1 - t0, bare[i] = direct, file_job[i] = t3 - t2, from_disk[i] = t4 - t3;
     }
-    report("O_DIRECT reads, bare", FILE_BYTES, bare, FILE_ROUNDS);
-    report("file to device", FILE_BYTES, file_job, FILE_ROUNDS);
-    report("disk to device, checksum", FILE_BYTES, from_disk, FILE_ROUNDS);
-    report("device to disk, checksum", FILE_BYTES, to_disk, FILE_ROUNDS);
+    double direct_gb_s = report("O_DIRECT reads, bare", FILE_BYTES, bare, FILE_ROUNDS, 0);
+    report("file to device", FILE_BYTES, file_job, FILE_ROUNDS, direct_gb_s);
+    report("disk to device, checksum", FILE_BYTES, from_disk, FILE_ROUNDS, direct_gb_s);
+    report("device to disk, checksum", FILE_BYTES, to_disk, FILE_ROUNDS, 0);
     close(memfd);
     ask_drop(&worker, &e), ask_drop(&worker, &disk);
 }
 
 int main(int argc, char **argv)
 {
-    static const uint64_t sizes[] = {256 * MIB, 1024 * MIB, 4096 * MIB};
+    static const char *const sizes[] = {"256", "1024", "4096"};
+    const char *const *size = argc > 4 ? (const char *const *)argv + 4 : sizes;
+    unsigned n = argc > 4 ? (unsigned)argc - 4 : 3;
 
     if (argc < 2) {
-        fprintf(stderr, "usage: worker_bench OUT.json [worker] [directory]\n");
+        fprintf(stderr, "usage: worker_bench OUT.json [worker] [directory] [MiB...]\n");
         return 2;
     }
     program = argc > 2 ? argv[2] : "build/hbm-worker-cuda";
@@ -261,15 +308,16 @@ int main(int argc, char **argv)
         die("start");
     printf("%s, %s\n", name, uuid);
     fprintf(json, "{\"device\": \"%s\", \"rounds\": %d, \"rows\": [", name, ROUNDS);
-    for (unsigned i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
-#ifdef HBM_BENCH_CUDA
+    for (unsigned i = 0; i < n; i++) {
+        uint64_t bytes = strtoull(size[i], NULL, 10) * MIB;
+        struct bare bare = {0};
+
         if (strcmp(uuid, "host"))
-            bench_bare(sizes[i]);
-#endif
-        bench_copies(sizes[i], 0, "");
-        bench_copies(sizes[i], JOB_CHECKSUM, ", checksum");
+            bare = bench_bare(bytes);
+        bench_size(bytes, &bare);
     }
-    bench_disk();
+    if (argc < 5)
+        bench_disk();
     fprintf(json, "\n]}\n");
     fclose(json);
     return ask_stop(&worker) ? 1 : 0;

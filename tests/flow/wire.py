@@ -157,7 +157,7 @@ class Client:
         control = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))] if fds else []
         self.socket.sendmsg([packet], control)
 
-    def send(self, name, fds=(), *, serial=None, opcode=None, status=0, n_fds=None, more=0, body=None, **fields):
+    def send(self, name, fds=(), /, *, serial=None, opcode=None, status=0, n_fds=None, more=0, body=None, **fields):
         """A message of the table; any part of it may be overridden. Returns its serial."""
         if serial is None:
             self.serial += 1
@@ -202,7 +202,7 @@ class Client:
     def parting_words(self):
         return "".join(f": {event.fields['detail']}" for event in self.events if event.name == "goodbye")
 
-    def call(self, name, fds=(), **fields):
+    def call(self, name, fds=(), /, **fields):
         return self.reply(self.send(name, fds, **fields))
 
     def hello(self, client="wire.py"):

@@ -131,6 +131,18 @@ static void starting_creates_no_context(void)
     ask_drop(&worker, &e);
 }
 
+/* As worker/checksum.h has it. */
+static uint64_t checksum(const unsigned char *bytes, uint64_t size)
+{
+    uint64_t *hashes = calloc(size / MIB + 1, sizeof(*hashes)), n = 0;
+
+    for (uint64_t at = 0; at < size; at += MIB)
+        hashes[n++] = XXH3_64bits(bytes + at, size - at < MIB ? size - at : MIB);
+    uint64_t sum = XXH3_64bits(hashes, n * sizeof(*hashes));
+    free(hashes);
+    return sum;
+}
+
 static void size_makes_no_difference(unsigned kind, const char *name)
 {
     static const uint64_t sizes[] = {4, 2 * MIB - 1, 2 * MIB, 2 * MIB + 1, 12792628, 69 * MIB + 12};
@@ -151,6 +163,7 @@ static void size_makes_no_difference(unsigned kind, const char *name)
         ok(good, what);
         good = good && put(&a, 0, bytes, size);
         good = good && is(ask_copy(&worker, &a, &host, (struct ask_range){0, 0, size}, JOB_CHECKSUM, &sum), 0);
+        ok(good && sum == checksum(bytes, size), "the device's checksum is that of plain C");
         again = sum;
         good = good && is(ask_copy(&worker, &host, &disk, (struct ask_range){0, 0, size}, JOB_VERIFY, &again), 0);
         good = good && is(ask_copy(&worker, &disk, &back, (struct ask_range){0, 0, size}, JOB_VERIFY, &again), 0);
@@ -350,6 +363,90 @@ static void a_large_copy_can_be_cancelled(void)
     ask_drop(&worker, &a), ask_drop(&worker, &b);
 }
 
+/* Bytes that the worker's CPU side has mapped from the driver. */
+static uint64_t mapped_by_worker(void)
+{
+    unsigned long long from, to;
+    char path[40], line[512];
+    uint64_t bytes = 0;
+
+    snprintf(path, sizeof(path), "/proc/%d/maps", worker.pid);
+    FILE *maps = fopen(path, "re");
+    while (maps && fgets(line, sizeof(line), maps))
+        if (strstr(line, "/dev/nvidia") && sscanf(line, "%llx-%llx", &from, &to) == 2)
+            bytes += to - from;
+    if (maps)
+        fclose(maps);
+    return bytes;
+}
+
+static void forget(uint64_t token)
+{
+    struct job_destroy_request request = {.token = token, .kind = JOB_EXTENT_HOST};
+
+    is(ask_job(&worker, JOB_DESTROY, &request, NULL, 0, NULL, NULL), 0);
+}
+
+static void host_extents_with_a_token_stay_mapped(void)
+{
+    enum { N = 4 };
+    uint64_t size = 64 * MIB, sum = 0, again;
+    struct ask_extent device = {.fd = -1}, host[N];
+    unsigned char *bytes = random_bytes(size, 77);
+    bool good = is(ask_create(&worker, JOB_EXTENT_DEVICE, size, &device), 0) && put(&device, 0, bytes, size);
+    struct ask_range all = {0, 0, size};
+
+    for (unsigned i = 0; i < N; i++) {
+        good = is(ask_create(&worker, JOB_EXTENT_HOST, size, &host[i]), 0) && good;
+        host[i].extent.token = 1 + i; /* the same numbers as cuda-ipc blocks have */
+    }
+    uint64_t before = mapped_by_worker();
+    for (unsigned round = 0; round < 3; round++)
+        for (unsigned i = 0; i < N; i++) {
+            good = good && is(ask_copy(&worker, &device, &host[i], all, JOB_CHECKSUM, &sum), 0);
+            again = sum;
+            good = good && is(ask_copy(&worker, &host[i], &device, all, JOB_VERIFY, &again), 0);
+        }
+    uint64_t kept = mapped_by_worker();
+    printf("# mapped before %llu MiB, kept %llu MiB\n", (unsigned long long)(before / MIB),
+           (unsigned long long)(kept / MIB));
+    ok(good && kept >= before + N * size, "host extents with a token stay mapped");
+    struct ask_extent wrong = host[0];
+    wrong.extent.size = 32 * MIB;
+    ok(is(ask_copy(&worker, &device, &wrong, (struct ask_range){0, 0, MIB}, 0, NULL), HBM_E_BAD_REQUEST),
+       "at one size only");
+    /* Forgotten while a job uses it: the job's bytes arrive all the same. */
+    struct job_copy_request r = {
+        .source = device.extent, .target = host[1].extent, .bytes = size, .flags = JOB_CHECKSUM};
+    int fds[] = {device.fd, host[1].fd};
+    union job_reply reply = {0};
+    uint32_t serial = 0, copy = ask_send(&worker, JOB_COPY, &r, fds, 2);
+    struct job_destroy_request destroy = {.token = host[1].extent.token, .kind = JOB_EXTENT_HOST};
+    ask_send(&worker, JOB_DESTROY, &destroy, NULL, 0);
+    for (unsigned i = 0; i < 2; i++) {
+        union job_reply one = {0};
+        good = is(ask_receive(&worker, &serial, &one, NULL), 0) && good;
+        if (serial == copy)
+            reply = one;
+    }
+    ok(good && reply.copy.checksum == sum, "one that is forgotten serves the job that uses it");
+    for (unsigned i = 0; i < N; i++)
+        forget(host[i].extent.token);
+    forget(12345);
+    ok(mapped_by_worker() < before + size, "forgotten, they are mapped no longer");
+    good = good && is(ask_copy(&worker, &device, &host[2], all, JOB_CHECKSUM, &again), 0) && again == sum;
+    ok(good && mapped_by_worker() >= before + size, "used again, one is mapped again");
+    for (unsigned i = 0; i < 50 && query().has_context; i++)
+        nap(100);
+    ok(mapped_by_worker() < before + size, "the context takes them along");
+    good = good && is(ask_copy(&worker, &host[2], &device, all, JOB_VERIFY, &sum), 0);
+    ok(good, "and the next context maps them again");
+    for (unsigned i = 0; i < N; i++)
+        ask_drop(&worker, &host[i]);
+    ask_drop(&worker, &device);
+    free(bytes);
+}
+
 static unsigned fds_of_worker(void)
 {
     struct job_destroy_request nothing = {0};
@@ -425,6 +522,7 @@ int main(int argc, char **argv)
     files_go_straight_to_device_memory();
     what_is_no_memory_is_refused();
     a_large_copy_can_be_cancelled();
+    host_extents_with_a_token_stay_mapped();
     a_thousand_jobs_leave_memory_and_fds_as_they_were();
     clients_lists_who_has_a_context();
     ok(ask_stop(&worker) == 0, "the worker ends with 0 at end of file");

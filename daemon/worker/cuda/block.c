@@ -74,7 +74,7 @@ int block_create(uint64_t size, struct job_create_reply *reply, struct failure *
     return 0;
 }
 
-int device_destroy(uint64_t token, struct failure *failure)
+int block_destroy(uint64_t token, struct failure *failure)
 {
     pthread_mutex_lock(&blocks.mutex);
     struct block *block = find(token);

@@ -6,6 +6,7 @@
 
 #include "daemon/base/log.h"
 #include "daemon/worker/cuda/error.h"
+#include "daemon/worker/cuda/extent.h"
 #include "daemon/worker/staging.h"
 
 static struct {
@@ -31,6 +32,8 @@ cudaStream_t context_stream(enum device_stream stream)
 static void drop(void)
 {
     staging_drop();
+    keep_drop();
+    hashes_drop();
     for (unsigned i = 0; i < DEVICE_STREAMS; i++) {
         if (context.streams[i])
             runtime_note("cudaStreamDestroy", cudaStreamDestroy(context.streams[i]));

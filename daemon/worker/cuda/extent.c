@@ -111,6 +111,13 @@ static int create_host(uint64_t wanted, uint64_t *size, int *fd, struct failure 
     return create_memfd(wanted, size, fd, failure);
 }
 
+int device_destroy(const struct job_destroy_request *request, struct failure *failure)
+{
+    if (request->kind == JOB_EXTENT_HOST)
+        return keep_forget(request->token, failure);
+    return block_destroy(request->token, failure);
+}
+
 int device_create(const struct job_create_request *request, struct job_create_reply *reply, int *fd,
                   struct failure *failure)
 {

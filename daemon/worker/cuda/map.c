@@ -1,4 +1,5 @@
-/* Mapping extents for the time of a job. */
+/* Mapping extents. Device memory is mapped for the time of a job: that is quick, and whoever frees it wants it back
+ * at once. */
 #include <errno.h>
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -72,21 +73,29 @@ static int map_shared(const struct job_extent *extent, int fd, struct view *view
     return set_access(extent, address, failure);
 }
 
-int device_map(const struct job_extent *extent, int fd, struct view *view, struct failure *failure)
+int map_extent(const struct job_extent *extent, int fd, struct view *view, struct failure *failure)
 {
     int seals, error;
 
     *view = (struct view){.size = extent->size, .on_device = extent->kind != JOB_EXTENT_HOST};
-    if (extent->kind == JOB_EXTENT_CUDA_IPC)
-        return block_map(extent, view, failure);
     seals = extent->kind == JOB_EXTENT_HOST ? fcntl(fd, F_GET_SEALS) : -1;
     error = seals >= 0 ? map_memfd(extent, fd, seals, view, failure) : map_shared(extent, fd, view, failure);
     if (error)
-        device_unmap(view);
+        unmap_extent(view);
     return error;
 }
 
-void device_unmap(struct view *view)
+int device_map(const struct job_extent *extent, int fd, struct view *view, struct failure *failure)
+{
+    *view = (struct view){.size = extent->size, .on_device = true};
+    if (extent->kind == JOB_EXTENT_CUDA_IPC)
+        return block_map(extent, view, failure);
+    if (extent->kind == JOB_EXTENT_HOST && extent->token)
+        return keep_map(extent, fd, view, failure);
+    return map_extent(extent, fd, view, failure);
+}
+
+void unmap_extent(struct view *view)
 {
     CUdeviceptr address = (CUdeviceptr)(uintptr_t)view->bytes;
 
@@ -104,8 +113,19 @@ void device_unmap(struct view *view)
         driver_note("cuMemRelease", driver.MemRelease(view->handle));
         break;
     case VIEW_BLOCK:
-        block_unmap(view->handle);
-        break;
+    case VIEW_KEPT:
+        break; /* not mapped here */
     }
+    *view = (struct view){0};
+}
+
+void device_unmap(struct view *view)
+{
+    if (view->origin == VIEW_BLOCK)
+        block_unmap(view->handle);
+    else if (view->origin == VIEW_KEPT)
+        keep_unmap(view);
+    else
+        unmap_extent(view);
     *view = (struct view){0};
 }

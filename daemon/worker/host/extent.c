@@ -30,9 +30,9 @@ int device_create(const struct job_create_request *request, struct job_create_re
     return 0;
 }
 
-int device_destroy(uint64_t token, struct failure *failure)
+int device_destroy(const struct job_destroy_request *request, struct failure *failure)
 {
-    (void)token, (void)failure;
+    (void)request, (void)failure;
     return 0;
 }
 

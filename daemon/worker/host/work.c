@@ -40,6 +40,25 @@ void device_drain(enum device_stream stream)
     (void)stream;
 }
 
+/* The device's memory is the CPU's own. */
+uint64_t *device_hashes_new(uint64_t n)
+{
+    (void)n;
+    return NULL;
+}
+
+void device_hashes_free(uint64_t *hashes)
+{
+    (void)hashes;
+}
+
+int device_hash(enum device_stream stream, const struct device_mark *after, const void *bytes, uint64_t grains,
+                uint64_t *hashes, struct failure *failure)
+{
+    (void)stream, (void)after, (void)bytes, (void)grains, (void)hashes;
+    return fail(failure, HBM_E_UNSUPPORTED, "the host device does not hash by itself");
+}
+
 int device_encode(const struct codec_job *job, struct hbm_receipt *receipt, struct failure *failure)
 {
     struct timespec start, end;
