@@ -1,12 +1,15 @@
 #include "daemon/server.h"
 
 #include <errno.h>
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "daemon/base/cleanup.h"
 #include "daemon/base/log.h"
+#include "daemon/core/arena.h"
+#include "daemon/core/buffer.h"
 
 #define DRAIN_MS 10000 /* what SIGTERM waits for operations to end */
 #define DRAIN_POLL_MS 20
@@ -56,6 +59,26 @@ static void on_drain(uv_timer_t *timer)
     shut_down(server);
 }
 
+/* Nobody tells us which of the two this is, and afterwards it is too late to ask. */
+static void say_what_a_stop_loses(const struct server *server)
+{
+    uint64_t bytes = 0;
+    unsigned n = 0;
+
+    list_for_each (node, &server->core->arenas) {
+        const struct arena *arena = list_entry(node, struct arena, node);
+        if (arena->extent->lost)
+            continue;
+        bytes += arena->extent->size;
+        list_for_each (inner, &arena->buffers)
+            n += !list_entry(inner, struct buffer, arena_node)->parent; /* scales go without saying */
+    }
+    if (n && store_ends_with_unit(server->store))
+        log_warning("if this is a stop, %u buffer%s lost with it (%" PRIu64
+                    " MiB); `systemctl restart` keeps what `systemctl stop` loses",
+                    n, n == 1 ? " is" : "s are", (bytes + (1u << 20) - 1) >> 20);
+}
+
 static void on_signal(uv_signal_t *handle, int signal)
 {
     struct server *server = handle->data;
@@ -67,6 +90,7 @@ static void on_signal(uv_signal_t *handle, int signal)
     if (server->stopping)
         return;
     log_info("stopping: no new connections, running operations may end");
+    say_what_a_stop_loses(server);
     server->stopping = true;
     notify_stopping();
     if (server->wire)

@@ -190,6 +190,13 @@ void store_remove(struct store *store, const char *name)
     store->full_said = false;
 }
 
+bool store_ends_with_unit(const struct store *store)
+{
+    const char *socket = getenv("NOTIFY_SOCKET");
+
+    return store->kept && *socket == '/'; /* `hbmd --supervise` speaks at an abstract address */
+}
+
 void store_flush(struct store *store)
 {
     store->flushed = true;

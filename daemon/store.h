@@ -15,6 +15,8 @@ void store_count(struct store *store, const char *name);
 /* request->done follows, from the loop or at once. */
 void store_put(struct store *store, struct store_request *request);
 void store_remove(struct store *store, const char *name);
+/* The keeper is systemd, whose store ends with the unit: restarted it keeps all, stopped nothing. */
+bool store_ends_with_unit(const struct store *store);
 /* We are going: requests under way are done now, whether confirmed or not, and so are those to come. */
 void store_flush(struct store *store);
 /* Memory goes with the loop's close callbacks. Returns NULL. */

@@ -41,6 +41,13 @@ Libs.private: -ldl -pthread
 Cflags: -I\${includedir}
 PC
 
+# Two of the manual's pages are made from the programs' own tables.
+put 644 "$root/share/man/man8" packaging/man/hbmd.8
+put 644 "$root/share/man/man3" packaging/man/libhbm.3
+install -d "$root/share/man/man1" "$root/share/man/man5"
+packaging/man/make-hbmctl-man.sh "$BUILD/hbmctl" | install -m 644 /dev/stdin "$root/share/man/man1/hbmctl.1"
+packaging/man/make-conf-man.sh config/options.def | install -m 644 /dev/stdin "$root/share/man/man5/hbmd.conf.5"
+
 put 644 "$root/lib/systemd/system" packaging/hbmd.service packaging/hbmd.socket
 sed -i "s|/usr/sbin/hbmd|$PREFIX/sbin/hbmd|" "$root/lib/systemd/system/hbmd.service"
 put 644 "$root/lib/sysusers.d" packaging/sysusers.d/hbmd.conf

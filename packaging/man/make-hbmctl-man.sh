@@ -1,0 +1,93 @@
+#!/usr/bin/env bash
+# hbmctl(1) on standard output, from what `hbmctl help` says: the verbs' own table. usage: make-hbmctl-man.sh HBMCTL
+set -euo pipefail
+hbmctl=${1:?usage: make-hbmctl-man.sh HBMCTL}
+
+# Text as roff takes it.
+plain() {
+    sed -e 's/\\/\\(rs/g' -e 's/-/\\-/g' -e "s/^[.']/\\\\\\&&/" -e 's/"/\\(dq/g'
+}
+
+verbs() {
+    "$hbmctl" help | sed -n 's/^  \([a-z][a-z-]*\)  *[^ ].*/\1/p'
+}
+
+# Words in capitals are to be replaced, the others typed as they are.
+usage() {
+    plain | sed -E 's/\b([A-Z][A-Z]+|N|P|G|E)\b/\\fI\1\\fB/g'
+}
+
+cat <<'HEAD'
+.TH HBMCTL 1 2026-11-30 hbmd "User commands"
+.SH NAME
+hbmctl \- look at and steer the GPU memory broker
+.SH SYNOPSIS
+.B hbmctl
+.RB [ \-\-runtime\-dir
+.IR DIR ]
+.RB [ \-\-json ]
+.RB [ \-\-no\-color ]
+.I VERB
+.RI [ ARGUMENT " ...]"
+.SH DESCRIPTION
+.B hbmctl
+asks
+.BR hbmd (8)
+what it holds, and tells it what to do with it.
+Everybody who may connect may use it, for what is their own or open to them; root and members of
+.B hbm\-admin
+for everything.
+.SS Selectors
+.I SEL
+is an exact name (tried first), a glob over names
+.RB ( *
+matches
+.B /
+too),
+.BI id:0x HEX\fR,
+.BI group: NAME
+or
+.BI model: NAME\fR.
+Nothing matched:
+.B ls
+prints nothing and ends with 0, other verbs end with 1.
+.SH OPTIONS
+These may stand anywhere on the line.
+.TP
+.BI \-\-runtime\-dir " DIR"
+The daemon's directory; else
+.BR HBM_RUNTIME_DIR ,
+.IR /run/hbmd ,
+.IR $XDG_RUNTIME_DIR/hbmd .
+.TP
+.B \-\-json
+The result as JSON, errors too.
+.TP
+.B \-\-no\-color
+Plain text on a terminal.
+.SH VERBS
+HEAD
+for verb in $(verbs); do
+    { read -r line; read -r _; read -r about; } < <("$hbmctl" help "$verb")
+    echo '.TP'
+    printf '\\fB%s\\fR\n' "$(usage <<<"${line#usage: hbmctl }")"
+    plain <<<"${about^}."
+done
+cat <<'TAIL'
+.SH EXIT STATUS
+0 done, 1 refused or failed (one line on standard error: what, why, what to do), 2 usage, 3 no daemon answers.
+.SH ENVIRONMENT
+.TP
+.B HBM_RUNTIME_DIR
+The daemon's directory.
+.SH EXAMPLES
+.nf
+hbmctl load model.safetensors \-\-as llama
+hbmctl ls \(aqllama/layers.0.*\(aq
+hbmctl sleep llama \-\-to host
+hbmctl \-\-json status
+.fi
+.SH SEE ALSO
+.BR hbmd.conf (5),
+.BR hbmd (8)
+TAIL
