@@ -156,7 +156,7 @@ const cJSON *json_only(const cJSON *object, const char *name)
 
     cJSON_ArrayForEach(member, object)
     {
-        if (strcmp(member->string, name))
+        if (!member->string || strcmp(member->string, name)) /* an array's have no names */
             continue;
         if (found)
             return NULL;

@@ -80,6 +80,14 @@ uint64_t idmap_add(struct idmap *map, unsigned kind, void *object)
     return (uint64_t)map->epoch << 48 | (uint64_t)kind << 44 | (uint64_t)entry->generation << SLOT_BITS | slot;
 }
 
+bool idmap_could_put(const struct idmap *map, uint64_t id, unsigned kind)
+{
+    uint32_t slot = slot_of(id);
+
+    return (uint16_t)(id >> 48) == map->epoch && (id >> 44 & 0xf) == kind && (id >> SLOT_BITS & GENERATION_MASK) &&
+           (slot >= map->used || !map->slots[slot].object);
+}
+
 int idmap_put(struct idmap *map, uint64_t id, void *object)
 {
     uint32_t slot = slot_of(id);

@@ -4,6 +4,7 @@
  * Freed slots are reused oldest first, so that a generation lasts as long as it can. */
 #pragma once
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -22,6 +23,9 @@ void idmap_clear(struct idmap *map);
 uint64_t idmap_add(struct idmap *map, unsigned kind, void *object);
 /* Puts object back under the id it had before a restart. 0, -EEXIST or -ENOMEM. Call idmap_seal_holes afterwards. */
 int idmap_put(struct idmap *map, uint64_t id, void *object);
+/* True if it is an id that this map could have given for that kind, and nothing is in its slot: what was read of a file
+ * may be neither. */
+bool idmap_could_put(const struct idmap *map, uint64_t id, unsigned kind);
 /* After the last idmap_put: makes the slots that were not put reusable, and those beyond usable, at generations not used
  * before: `base` goes up. Keep it, and set it before the call after the next restart. */
 void idmap_seal_holes(struct idmap *map);

@@ -1,6 +1,7 @@
 #include "daemon/core/readopt.h"
 
 #include <errno.h>
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -21,6 +22,34 @@ struct rows {
     size_t n;
 };
 
+static enum id_kind kind_of(enum ledger_type type)
+{
+    switch (type) {
+    case LEDGER_EXTENT:
+        return ID_EXTENT;
+    case LEDGER_ARENA:
+        return ID_ARENA;
+    case LEDGER_MODEL:
+        return ID_MODEL;
+    case LEDGER_BUFFER:
+        return ID_BUFFER;
+    case LEDGER_SESSION:
+        return ID_SESSION;
+    default:
+        return ID_LEASE;
+    }
+}
+
+/* An object under an id of another kind or epoch would be found by nobody, or hide all that are. */
+static bool has_sound_id(struct readopt *readopt, const struct ledger_row *row)
+{
+    if (idmap_could_put(&readopt->core->ids, row->id, kind_of(row->type)))
+        return true;
+    log_warning("ledger: a row of type %u does not come back: 0x%016" PRIx64 " is no id for it", row->type, row->id);
+    ledger_drop(readopt->core, row->id);
+    return false;
+}
+
 static int each(struct readopt *readopt, struct rows rows, enum ledger_type type,
                 int (*adopt)(struct readopt *, struct ledger_row *))
 {
@@ -28,7 +57,7 @@ static int each(struct readopt *readopt, struct rows rows, enum ledger_type type
 
     for (size_t i = 0; i < rows.n && !error; i++) {
         struct ledger_row row = rows.at[i]; /* a copy: rows are read more than once */
-        if (row.type == type)
+        if (row.type == type && has_sound_id(readopt, &row))
             error = adopt(readopt, &row);
     }
     return error;
@@ -71,6 +100,13 @@ static void release_unkept(struct core *core, struct rows rows)
     for (size_t i = 0; i < rows.n; i++) {
         struct buffer *buffer = rows.at[i].type == LEDGER_BUFFER ? buffer_get(core, rows.at[i].id) : NULL;
         struct model *model = rows.at[i].type == LEDGER_MODEL ? model_get(core, rows.at[i].id) : NULL;
+        if (buffer && buffer->model && list_empty(&buffer->model_node)) {
+            log_warning("ledger: the model of %s does not list it: it is a buffer of its own",
+                        buffer->name ? buffer->name : "an unnamed buffer");
+            buffer->model = NULL;
+            buffer->keep = true;
+            ledger_put_buffer(core, buffer);
+        }
         if (buffer)
             buffer_release(buffer);
         if (model)

@@ -69,6 +69,8 @@ int readopt_extent(struct readopt *readopt, struct ledger_row *row)
     extent->fd = readopt_take_fd(readopt, name);
     extent->stored = extent->fd >= 0;
     extent->lost = extent->fd < 0 || device->state == DEVICE_FAILED;
+    if (extent->fd < 0 && kind != JOB_EXTENT_CUDA_IPC) /* a block may live on in a client's mapping */
+        extent_discount(extent);
     extent->has_checksum = has_checksum;
     extent->checksum = checksum;
     return 0;
@@ -263,7 +265,9 @@ void readopt_scale(struct readopt *readopt, struct ledger_row *row)
     unpack_u64(in);
     unpack_u64(in);
     struct buffer *parent = buffer_get(readopt->core, unpack_u64(in));
-    if (!buffer || !parent || parent->arena != buffer->arena)
+    if (!buffer || !parent || parent == buffer || parent->arena != buffer->arena)
+        return;
+    if (parent->scale || parent->parent || buffer->scale) /* one each, and a scale has none */
         return;
     buffer->parent = parent;
     parent->scale = buffer;

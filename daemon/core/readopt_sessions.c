@@ -105,16 +105,16 @@ static struct mapping *read_mapping(struct readopt *readopt, struct session *ses
 {
     struct core *core = readopt->core;
     uint32_t slot = unpack_u32(in), access = unpack_u32(in);
-    uint64_t arena_id = unpack_u64(in);
-    struct arena *arena = arena_id ? arena_get(core, arena_id) : NULL;
+    struct arena *arena = arena_get(core, unpack_u64(in));
     struct extent *extent = idmap_get(&core->ids, unpack_u64(in), ID_EXTENT);
 
-    if (in->failed || slot >= LOCKWORD_SLOTS || (arena_id && !arena))
+    if (in->failed || slot >= LOCKWORD_SLOTS)
         return NULL;
     if (session->slots[slot])
         return session->slots[slot];
     if (!extent)
         extent = arena ? arena->extent : NULL;
+    /* An arena that is no more is no reason to take the memory from whoever still has it mapped. */
     struct mapping *mapping = extent ? calloc(1, sizeof(*mapping)) : NULL;
     if (!mapping)
         return NULL;
@@ -161,7 +161,7 @@ int readopt_lease(struct readopt *readopt, struct ledger_row *row)
     lease->buffer = buffer;
     lease->model = buffer ? NULL : model;
     lease->access = access;
-    lease->builder = builder;
+    lease->builder = builder && lease->model;
     list_append(&session->leases, &lease->node);
     core->n_leases++;
     count(lease);

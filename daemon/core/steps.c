@@ -28,6 +28,19 @@ static void tell_damage(struct transition *transition, const struct plan *plan)
              hbm_tier_name(plan->source->tier));
 }
 
+/* Of many arenas and buffers: which. A coder's step is about one buffer, a copy about its arena's. */
+static void tell_whose(struct transition *transition, const struct plan *plan, const struct step *step)
+{
+    struct core *core = transition->core;
+    const struct arena *arena = arena_get(core, plan->arena);
+    const struct buffer *buffer = step->kind == STEP_ENCODE ? buffer_get(core, plan->placements[step->placement].buffer) : NULL;
+
+    if (!buffer && arena && !list_empty(&arena->buffers))
+        buffer = list_entry(list_first(&arena->buffers), struct buffer, arena_node);
+    if (buffer && buffer->name)
+        snprintf(transition->detail, sizeof(transition->detail), "%.80s: %.170s", buffer->name, transition->job.detail);
+}
+
 static bool is_whole(const struct plan *plan, const struct step *step)
 {
     return step->kind == STEP_COPY && !step->source_offset && !step->target_offset &&
@@ -116,6 +129,8 @@ int steps_book(struct transition *transition)
         memcpy(transition->detail, job->detail, sizeof(transition->detail));
         if (job->error == HBM_E_CHECKSUM)
             tell_damage(transition, plan);
+        else
+            tell_whose(transition, plan, step);
         return job->error;
     }
     transition->bytes_done += step_bytes(step);

@@ -14,6 +14,15 @@ struct lock {
     struct residency residency;
 };
 
+/* Two slots may map one arena, ro and rw: it comes back once, or its second move would wait for its first for ever. */
+static void add_arena(struct lock *lock, uint64_t arena)
+{
+    for (size_t i = 0; i < lock->n_arenas; i++)
+        if (lock->arenas[i] == arena)
+            return;
+    lock->arenas[lock->n_arenas++] = arena;
+}
+
 /* Every slot again, since the session may have detached while we waited. */
 static bool arrive(struct lock *lock, uint64_t fetched[2])
 {
@@ -70,7 +79,7 @@ void verb_lock(struct core *core, struct call *call, const uint32_t *slots, uint
     for (uint32_t i = 0; i < n; i++) {
         struct arena *arena = mapping_by_slot(call->session, slots[i])->arena;
         if (arena)
-            lock->arenas[lock->n_arenas++] = arena->id;
+            add_arena(lock, arena->id);
     }
     lock->residency = (struct residency){.core = core,
                                          .who = call->who,

@@ -1,0 +1,275 @@
+"""The owner killed and back: what it re-adopts, and what its clients notice (FAULTS 26, 28)."""
+import os
+import re
+import signal
+
+import pytest
+
+from helpers import (MIB, Client, child, client_program, ctl_done, ctl_refused, empty, fails, get, hash_of, host_only, load_layers,
+                     program, put, refused, row_of, settled, sweep, used)
+from tables import publish
+
+DATA = bytes(range(256)) * 4000
+
+
+def everything(daemon):
+    """A model, kept buffers, offloaded and compressed ones."""
+    load_layers(daemon, "m", 4)
+    put(daemon, "plain", DATA)
+    for tier in ("host", "disk"):
+        put(daemon, tier, DATA + tier.encode())
+        ctl_done(daemon, "offload", tier, "--to", tier)
+    load_layers(daemon, "small", 1)
+    ctl_done(daemon, "compress", "model:small", "--codec", "int8")
+    ctl_done(daemon, "compress", "m/layers.0.weight", "--codec", "bf16", "--mode", "copy", "--as", "copy")
+    ctl_done(daemon, "offload", "m/layers.2.weight", "--to", "disk")
+
+
+def picture(daemon):
+    """All that a restart must not change."""
+    rows = daemon.rpc("hbm.ls")
+    for row in rows:
+        row.pop("leases")
+    models = daemon.rpc("hbm.models")
+    for model in models:
+        model.pop("leases")
+    tiers = {tier: used(daemon, tier) for tier in ("device", "host", "disk") if not empty(daemon, tier)}
+    return sorted(rows, key=lambda row: row["id"]), sorted(models, key=lambda row: row["id"]), tiers
+
+
+def kill_and_wait(daemon):
+    old = daemon.kill9()
+
+    def back():
+        try:
+            return daemon.rpc("hbm.status")["pid"] != old
+        except (OSError, ConnectionError):
+            return False
+
+    daemon.wait_for(back, 20)
+    daemon.wait_ready()
+    return old
+
+
+@pytest.fixture
+def daemon(make_daemon):
+    return make_daemon(supervise=True).start()
+
+
+def test_everything_kept_is_still_there_after_a_kill_and_after_another(daemon):
+    """FAULTS 26: models, kept buffers, offloaded and compressed ones: equal hashes, equal ids, twice in a row."""
+    everything(daemon)
+    before, hashes = picture(daemon), hash_of(daemon, "*")
+    contents = {name: get(daemon, name) for name in ("plain", "host", "disk")}
+    pids = {daemon.process.pid}
+    for _ in range(2):
+        pids.add(kill_and_wait(daemon))
+        assert picture(daemon) == before
+        assert hash_of(daemon, "*") == hashes
+        assert {name: get(daemon, name) for name in contents} == contents
+        assert daemon.rpc("hbm.status")["lost"] == 0
+    assert len(pids) == 3, "the supervisor itself stayed"
+    ctl_done(daemon, "restore", "host"), ctl_done(daemon, "restore", "model:m"), ctl_done(daemon, "decompress", "model:small")
+    assert get(daemon, "host") == DATA + b"host"
+    sweep(daemon)
+
+
+def test_ids_given_after_a_restart_are_none_that_were_given_before(daemon):
+    put(daemon, "plain", DATA)
+    with Client(daemon.socket) as link:
+        link.hello()
+        given = {link.alloc(4096)[0]["buffer"] for _ in range(20)}
+    kill_and_wait(daemon)
+    with Client(daemon.socket) as link:
+        link.hello()
+        assert not given & {link.alloc(4096)[0]["buffer"] for _ in range(60)}
+        for id in given:
+            with refused("NOT_FOUND"):
+                link.attach(id=id)
+
+
+@host_only
+def test_a_live_clients_lease_counts_until_it_exits_and_its_mapping_stays(daemon, program):
+    """FAULTS 26: its calls fail with a clear error, its memory is as it was."""
+    holder = program(daemon)
+    lease, id, address = holder.alloc("mine", MIB)
+    holder.ask("fill", lease, 9)
+    reader_of_model = program(daemon)
+    load_layers(daemon, "m", 2)
+    reader_of_model.ask("model", "m", "ro", 0, 5000)
+    sums = reader_of_model.ask("msum", 0)
+    before = hash_of(daemon, "*")
+    kill_and_wait(daemon)
+    assert hash_of(daemon, "*") == before
+    row = row_of(daemon, "mine")
+    assert int(row["id"], 16) == int(id, 16)
+    assert [(lease["pid"], lease["access"], lease["locked"]) for lease in row["leases"]] == [(holder.process.pid, "rw", True)]
+    sessions = {row["pid"]: row["state"] for row in daemon.rpc("hbm.sessions")}
+    assert sessions == {holder.process.pid: "detached", reader_of_model.process.pid: "detached"}
+    ctl_refused(daemon.ctl("rm", "m"), 1, reader_of_model.process.pid)
+    with fails("DISCONNECTED", "mapped"):
+        holder.ask("attach", "m/layers.0.weight", "ro", 0, 1000)
+    with fails("DISCONNECTED"):
+        holder.ask("op", "offload", "mine", 1, 0)
+    assert holder.ask("pointer", lease) == [address] and holder.ask("peek", lease, 5) == ["9"]
+    assert reader_of_model.ask("msum", 0) == sums
+    holder.kill()
+    daemon.wait_for(lambda: not [row for row in daemon.rpc("hbm.ls") if row["name"] == "mine"])
+    reader_of_model.kill()
+    daemon.wait_for(lambda: settled(daemon))
+    ctl_done(daemon, "rm", "m")
+    sweep(daemon)
+
+
+def test_a_client_that_dies_while_nobody_watches_is_reclaimed_by_the_next_owner(daemon, child):
+    """FAULTS 26."""
+    kept = []
+
+    def hold(say):
+        link = Client(daemon.socket)
+        link.hello()
+        link.alloc(MIB, "mine")
+        say()
+        return link
+
+    victim = child(lambda say: kept.append(hold(say)))
+    victim.heard()
+    old = daemon.pid
+    os.kill(daemon.process.pid, signal.SIGSTOP)
+    os.kill(old, signal.SIGKILL)
+    victim.kill()
+    os.kill(daemon.process.pid, signal.SIGCONT)
+    daemon.wait_ready()
+    daemon.wait_for(lambda: settled(daemon) and not daemon.rpc("hbm.ls"))
+    assert used(daemon) == 0
+
+
+def test_half_a_model_does_not_come_back(daemon, child):
+    """FAULTS 26: BUILDING is no state that outlives its owner's memory of who builds."""
+    kept = []
+
+    def build(say):
+        link = Client(daemon.socket)
+        link.hello()
+        packet = publish(link, "half", {"a": MIB})
+        say()
+        return link, packet
+
+    builder = child(lambda say: kept.append(build(say)))
+    builder.heard()
+    kill_and_wait(daemon)
+    builder.kill()
+    daemon.wait_for(lambda: settled(daemon))
+    assert daemon.rpc("hbm.models") == [] and daemon.rpc("hbm.ls") == []
+    sweep(daemon)
+
+
+@pytest.mark.parametrize("verb", ["offload --to disk", "offload --to host", "compress --codec int8", "restore"])
+def test_a_kill_in_the_middle_of_an_operation_leaves_the_buffer_as_before_or_after(daemon, verb):
+    """FAULTS 26."""
+    load_layers(daemon, "m", 1, 1 << 20)
+    name = "m/layers.0.weight"
+    before = hash_of(daemon, name)
+    words = verb.split()
+    if words[0] == "restore":
+        ctl_done(daemon, "offload", name, "--to", "disk", "--force")
+    more = ["--force"] if words[0] == "offload" else []
+    ctl_done(daemon, words[0], name, *words[1:], *more, "--async")
+    kill_and_wait(daemon)
+    row = row_of(daemon, name)
+    if row["encoding"] == "raw":
+        assert hash_of(daemon, name) == before
+    else:
+        ctl_done(daemon, "decompress", name)
+    assert daemon.rpc("hbm.status")["lost"] == 0
+    sweep(daemon)
+
+
+def test_what_a_live_client_has_locked_or_let_go_of_is_read_from_its_page(make_daemon):
+    """FAULTS 26: a lock still holds an arena; one that was let go of moves without asking."""
+    daemon = make_daemon(supervise=True, config="reclaim_seconds = 0.3\n").start()
+    with Client(daemon.socket) as link:
+        link.hello()
+        link.alloc(MIB, "locked")
+        away, _ = link.alloc(MIB, "away")
+        link.unlock(away["slot"])
+        op = link.call("offload", sel="away", tier=1).fields["op"]
+        link.let_go_when_asked(away["slot"])
+        link.call("op_wait", op=op, timeout_ms=5000)
+        kill_and_wait(daemon)
+        ctl_done(daemon, "restore", "away"), ctl_done(daemon, "offload", "away", "--to", "disk")
+        ctl_refused(daemon.ctl("offload", "locked", "--to", "host"), 1, os.getpid())
+        ctl_refused(daemon.ctl("free", "locked"), 1, os.getpid())
+        session = daemon.rpc("hbm.sessions")[0]["session"]
+        daemon.rpc("hbm.kick", {"session": session})
+        assert daemon.rpc("hbm.sessions")[0]["state"] == "quarantined"
+
+
+def runs(pid):
+    try:
+        with open(f"/proc/{pid}/stat", encoding="ascii") as stat:
+            return stat.read().split(")")[1].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def test_a_full_stop_ends_the_supervisor_and_drops_the_memory(daemon):
+    """FAULTS 28: SIGTERM to the parent is passed on; nothing is left behind."""
+    put(daemon, "plain", DATA)
+    child_pid = daemon.pid
+    worker = daemon.rpc("hbm.devices")[0]["worker_pid"]
+    assert daemon.stop() == 0
+    daemon.wait_for(lambda: not any(runs(pid) for pid in (child_pid, worker)))
+    ctl_refused(daemon.ctl("status"), 3)
+    assert list(daemon.state_dir.iterdir()) == []
+    assert {path.name for path in daemon.runtime_dir.iterdir()} <= {"hbmd.sock", "control.sock", "ledger", "lock"}
+    daemon.start()
+    assert {row["state"] for row in daemon.rpc("hbm.ls")} <= {"lost"} and used(daemon) == 0
+
+
+@pytest.mark.parametrize("supervise", [False, True])
+def test_sigterm_drains_what_is_under_way(make_daemon, supervise):
+    """FAULTS 28: within a bound; the client hears why its link ends."""
+    daemon = make_daemon(supervise=supervise).start()
+    put(daemon, "plain", DATA * 8)
+    with Client(daemon.socket) as link:
+        link.hello()
+        link.call("offload", sel="plain", tier=2)
+        assert daemon.stop() == 0
+        assert "stopping" in link.gone()
+    assert not re.search(r"Sanitizer|runtime error", daemon.log)
+
+
+def test_a_kill_without_a_supervisor_loses_the_memory_and_a_new_owner_says_so(make_daemon):
+    daemon = make_daemon().start()
+    put(daemon, "plain", DATA)
+    put(daemon, "away", DATA)
+    ctl_done(daemon, "offload", "away", "--to", "disk")
+    daemon.kill9()
+    daemon.start()
+    rows = {row["name"]: row["state"] for row in daemon.rpc("hbm.ls")}
+    assert all(state == "lost" for state in rows.values()) and used(daemon) == 0
+    if rows:
+        assert daemon.rpc("hbm.status")["lost"] == len(rows)
+        ctl_refused(daemon.ctl("hash", "plain"), 1, "gone")
+        ctl_refused(daemon.ctl("get", "plain", daemon.home / "out"), 1, "gone")
+        ctl_done(daemon, "free", "plain")
+    put(daemon, "fresh", DATA)
+    assert get(daemon, "fresh") == DATA
+
+
+def test_an_owner_that_is_killed_again_and_again_comes_back_each_time(daemon):
+    put(daemon, "plain", DATA)
+    for _ in range(5):
+        old = daemon.kill9()
+
+        def back():
+            try:
+                return daemon.rpc("hbm.status")["pid"] != old
+            except (OSError, ConnectionError):
+                return False
+
+        daemon.wait_for(back, 20)
+    daemon.wait_ready()
+    assert get(daemon, "plain") == DATA
+    sweep(daemon)
