@@ -18,7 +18,7 @@ static gid_t group_id(const char *name)
     return group ? group->gr_gid : (gid_t)-1;
 }
 
-static int listening_socket(struct server *server, int *passed, const char *name, int type)
+static int listening_socket(struct server *server, int *passed, const char *name, int type, bool *made)
 {
     char why[256];
 
@@ -27,6 +27,7 @@ static int listening_socket(struct server *server, int *passed, const char *name
     int fd = socket_listen(server->dir_fd, name, type, server->config.socket_group, why);
     if (fd < 0)
         server_fail(server, why);
+    *made = fd >= 0;
     return fd;
 }
 
@@ -38,7 +39,8 @@ static int serve_clients(struct server *server, gid_t admin_gid)
         .admin_gid = admin_gid,
         .max_links = sessions && sessions < UINT32_MAX / 2 ? sessions + LINKS_BESIDE_SESSIONS : UINT32_MAX,
     };
-    _cleanup_fd_ int fd = listening_socket(server, &server->passed.client_fd, CLIENT_SOCKET, SOCK_SEQPACKET);
+    _cleanup_fd_ int fd = listening_socket(server, &server->passed.client_fd, CLIENT_SOCKET, SOCK_SEQPACKET,
+                                           &server->made_client_socket);
 
     if (fd < 0)
         return -EBADF;
@@ -58,7 +60,8 @@ static int serve_operators(struct server *server, gid_t admin_gid)
         .context = server,
         .each_option = server_each_option,
     };
-    _cleanup_fd_ int fd = listening_socket(server, &server->passed.operator_fd, OPERATOR_SOCKET, SOCK_STREAM);
+    _cleanup_fd_ int fd = listening_socket(server, &server->passed.operator_fd, OPERATOR_SOCKET, SOCK_STREAM,
+                                           &server->made_operator_socket);
 
     if (fd < 0)
         return -EBADF;

@@ -7,6 +7,7 @@
 #include <string.h>
 #include <sys/file.h>
 #include <sys/stat.h>
+#include <sys/un.h>
 
 #include "daemon/base/cleanup.h"
 
@@ -33,7 +34,7 @@ static bool configured_path(char path[DIR_PATH_MAX], const char *configured, cha
     return join(path, strcat(here, "/"), configured, why);
 }
 
-bool runtime_dir_path(const char *configured, char path[DIR_PATH_MAX], char *why)
+static bool choose_runtime_dir(const char *configured, char path[DIR_PATH_MAX], char *why)
 {
     const char *xdg = getenv("XDG_RUNTIME_DIR");
 
@@ -44,6 +45,19 @@ bool runtime_dir_path(const char *configured, char path[DIR_PATH_MAX], char *why
     if (xdg && *xdg)
         return join(path, xdg, "/hbmd", why);
     SAY(why, "there is no place for the sockets: XDG_RUNTIME_DIR is not set; name one with --runtime-dir");
+    return false;
+}
+
+bool runtime_dir_path(const char *configured, char path[DIR_PATH_MAX], char *why)
+{
+    size_t longest = sizeof(((struct sockaddr_un *)0)->sun_path) - sizeof("/control.sock");
+
+    if (!choose_runtime_dir(configured, path, why))
+        return false;
+    if (strlen(path) <= longest)
+        return true;
+    SAY(why, "the directory %.100s... is too long for a socket's address: %zu characters are the most", path,
+        longest);
     return false;
 }
 

@@ -21,6 +21,11 @@ static void shut_down(struct server *server)
     server->probe = probe_cancel(server->probe);
     server->wire = wire_server_free(server->wire);
     server->rpc = rpc_server_free(server->rpc);
+    /* The directory is still locked: who comes now is told that no daemon answers. */
+    if (server->made_client_socket)
+        unlinkat(server->dir_fd, CLIENT_SOCKET, 0);
+    if (server->made_operator_socket)
+        unlinkat(server->dir_fd, OPERATOR_SOCKET, 0);
     /* Running operations end, undone, while all they may call is still there. */
     if (server->store)
         store_flush(server->store);

@@ -35,9 +35,10 @@ struct server {
     struct rpc_server *rpc;
 
     uint64_t started_ms;
-    uint32_t devices_awaited;               /* that have neither come up nor failed yet */
-    bool *device_heard, *device_up;         /* by index: since the start; since its latest spawn */
-    bool listening, stopping, failed, shut; /* shut: the handles are closed or closing */
+    uint32_t devices_awaited;                      /* that have neither come up nor failed yet */
+    bool *device_heard, *device_up;                /* by index: since the start; since its latest spawn */
+    bool listening, stopping, failed, shut;        /* shut: the handles are closed or closing */
+    bool made_client_socket, made_operator_socket; /* not passed: removed when it ends */
     uint64_t stop_by_ms;
     uv_signal_t signals[3];
     uv_timer_t wake, drain;

@@ -10,6 +10,7 @@
 #include <sys/stat.h>
 #include <sys/un.h>
 #include <systemd/sd-daemon.h>
+#include <unistd.h>
 
 #include "daemon/base/cleanup.h"
 #include "daemon/base/log.h"
@@ -104,7 +105,7 @@ int socket_listen(int dir_fd, const char *name, int type, const char *group, cha
 
     if (!make_way(dir_fd, name, why))
         return -1;
-    /* By way of the directory's fd: its path may be longer than an address. */
+    /* By way of the directory's fd: the one that was checked and locked, whatever its path leads to now. */
     snprintf(address.sun_path, sizeof(address.sun_path), "/proc/self/fd/%d/%s", dir_fd, name);
     fd = socket(AF_UNIX, type | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     mode_t before = umask(0177);

@@ -19,7 +19,7 @@ int transition_busy_with(struct transition *transition, const struct transition 
 {
     if (!other->op)
         return transition_refuse(transition, HBM_E_BUSY, "another operation has the arena");
-    return transition_refuse(transition, HBM_E_BUSY, "operation 0x%" PRIx64 " (%s) has the arena", other->op,
+    return transition_refuse(transition, HBM_E_BUSY, "operation 0x%016" PRIx64 " (%s) has the arena", other->op,
                              other->verb);
 }
 

@@ -40,7 +40,7 @@ static struct mapping *mapping_use(struct session *session, struct arena *arena,
     if (!mapping) {
         mapping = calloc(1, sizeof(*mapping));
         if (!mapping || !take_slot(session, &mapping->slot)) {
-            snprintf(detail, HBM_DETAIL_MAX, "a session can map %u arenas at once", LOCKWORD_SLOTS);
+            snprintf(detail, HBM_DETAIL_MAX, "a session can map %d arenas at once", LOCKWORD_SLOTS);
             *error = mapping ? HBM_E_LIMIT : HBM_E_NO_MEMORY;
             free(mapping);
             return NULL;

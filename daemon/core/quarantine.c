@@ -109,12 +109,13 @@ static bool release_the_simple(struct core *core)
 
     list_for_each_safe(node, &core->sessions) {
         struct session *session = list_entry(node, struct session, node);
-        if (session->state != SESSION_QUARANTINED || !session->process_ended || session->free_when_stored)
+        bool empty = list_empty(&session->mappings); /* its process may live on: nothing of ours is in it */
+        if (session->state != SESSION_QUARANTINED || session->free_when_stored || (!session->process_ended && !empty))
             continue;
         if (needs_driver(session))
             waiting = true;
         else
-            release(session, "its process ended");
+            release(session, empty ? "it held nothing" : "its process ended");
     }
     return waiting;
 }
@@ -137,7 +138,7 @@ void quarantine_enter(struct session *session)
     session->state = SESSION_QUARANTINED;
     session->core->n_quarantined++;
     ledger_put_session(session->core, session);
-    if (session->process_ended)
+    if (session->process_ended || list_empty(&session->mappings))
         quarantine_process_ended(session);
 }
 

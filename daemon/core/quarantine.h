@@ -5,7 +5,7 @@
 
 #include "daemon/core/session.h"
 
-/* The session enters; if it is quiescent already it is freed at once. */
+/* The session enters; if it maps nothing, or is quiescent already, it is freed at the next tick. */
 void quarantine_enter(struct session *session);
 /* Its pidfd fired. */
 void quarantine_process_ended(struct session *session);

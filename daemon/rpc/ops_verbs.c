@@ -109,7 +109,7 @@ static struct op *op_of(struct request *request, uint64_t id)
 
     if (op && op_visible(op, &request->connection->who))
         return op;
-    answer_refuse(request, HBM_E_NOT_FOUND, "operation 0x%llx", (unsigned long long)id);
+    answer_refuse(request, HBM_E_NOT_FOUND, "operation 0x%016llx", (unsigned long long)id);
     return NULL;
 }
 

@@ -189,7 +189,7 @@ void write_real(struct writer *writer, const char *key, double value)
 void write_id(struct writer *writer, const char *key, uint64_t id)
 {
     if (id)
-        write_text(writer, key, "0x%" PRIx64, id);
+        write_text(writer, key, "0x%016" PRIx64, id);
     else
         write_null(writer, key);
 }

@@ -45,7 +45,7 @@ void handle_op_wait(struct link *link, const struct packet_header *header, struc
     struct op *op = op_get(link->core, request->op);
 
     if (!op || !op_visible(op, &link->peer.who))
-        REFUSE(HBM_E_NOT_FOUND, "operation 0x%llx", (unsigned long long)request->op);
+        REFUSE(HBM_E_NOT_FOUND, "operation 0x%016llx", (unsigned long long)request->op);
     struct pending *pending = pending_new(link, header->opcode, header->serial, NULL);
     if (!pending)
         return;

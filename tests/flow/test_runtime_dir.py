@@ -166,3 +166,14 @@ def test_a_runtime_directory_that_no_socket_address_can_hold_is_named_as_too_lon
     stopped.runtime_dir = stopped.home / ("d" * 70) / ("e" * 70)
     stopped.runtime_dir.mkdir(parents=True)
     ctl_refused(stopped.ctl("status"), 1, "too long")
+    refuses(run(stopped), "too long")
+
+
+@pytest.mark.parametrize("supervise", [False, True], ids=["plain", "supervised"])
+def test_a_daemon_that_stops_takes_its_sockets_along(make_daemon, supervise):
+    daemon = make_daemon(supervise=supervise)
+    daemon.start()
+    assert daemon.socket.exists() and daemon.control.exists()
+    daemon.stop()
+    assert not daemon.socket.exists() and not daemon.control.exists()
+    ctl_refused(daemon.ctl("status"), 3)

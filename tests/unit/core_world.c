@@ -367,7 +367,7 @@ void world_check_books(struct world *world)
                 seen[n++] = extent;
         }
     for (size_t i = 0; i < n; i++)
-        used[seen[i]->tier] += seen[i]->size;
+        used[seen[i]->tier] += seen[i]->uncounted ? 0 : seen[i]->size; /* lost with its fd: it takes no room */
     list_for_each (node, &core->accounts) {
         const struct account *account = list_entry(node, struct account, node);
         for (unsigned tier = 0; tier < HBM_TIERS; tier++)
