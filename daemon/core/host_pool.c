@@ -74,6 +74,8 @@ static void drop(struct core *core, struct pooled *pooled)
 
 bool host_pool_take(struct extent_create *create)
 {
+    if (create->kind != JOB_EXTENT_HOST) /* a restore is a whole copy too, of the same size */
+        return false;
     list_for_each (node, &create->core->host_pool) {
         struct pooled *pooled = list_entry(node, struct pooled, node);
         if (pooled->device != create->device || pooled->account != create->account || pooled->size != create->size)

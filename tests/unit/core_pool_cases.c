@@ -143,6 +143,26 @@ static void it_stays_when_going_would_not_help(void **state)
     assert_int_equal(w.device->pooled, a->arena->extent->size);
 }
 
+static void it_serves_no_other_tier(void **state)
+{
+    (void)state;
+    struct buffer *a = make_kept(&w, "a", 32, 1024);
+    uint64_t size = a->arena->extent->size;
+
+    make_kept(&w, "b", 32, 1024);
+    assert_int_equal(offload(&w, "a", HBM_TIER_HOST, false)->state, WIRE_OP_DONE);
+    assert_int_equal(offload(&w, "b", HBM_TIER_HOST, false)->state, WIRE_OP_DONE);
+    assert_int_equal(restore(&w, "a")->state, WIRE_OP_DONE);
+    assert_int_equal(w.device->pooled, size); /* a piece of just the size that b and the disk want next */
+    unsigned creates = w.ran[JOB_CREATE];
+    assert_int_equal(restore(&w, "b")->state, WIRE_OP_DONE);
+    assert_int_equal(offload(&w, "a", HBM_TIER_DISK, false)->state, WIRE_OP_DONE);
+    assert_int_equal(w.ran[JOB_CREATE], creates + 2);
+    assert_int_equal(w.device->used[HBM_TIER_DEVICE], size);
+    assert_int_equal(w.device->used[HBM_TIER_DISK], size);
+    assert_int_equal(used_on_host(), w.device->pooled);
+}
+
 static void a_machine_short_of_memory_gets_it_all(void **state)
 {
     (void)state;
@@ -215,6 +235,7 @@ int core_pool_cases(void)
         CASE(after_a_minute_it_is_given_back),
         CASE(it_gives_way_to_who_needs_the_room),
         CASE(it_stays_when_going_would_not_help),
+        CASE(it_serves_no_other_tier),
         CASE(a_machine_short_of_memory_gets_it_all),
         CASE(another_owner_gets_memory_of_its_own),
         CASE(a_failed_copy_loses_nothing_and_leaves_the_piece),
