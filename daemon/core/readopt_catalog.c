@@ -161,11 +161,21 @@ int readopt_model(struct readopt *readopt, struct ledger_row *row)
     return 0;
 }
 
+/* Of an arena's buffers that are the model's, one is to be counted: the first, wherever in the table it comes. */
+static bool stands_for_its_arena(const struct buffer *buffer)
+{
+    list_for_each(node, &buffer->arena->buffers) {
+        const struct buffer *first = list_entry(node, struct buffer, arena_node);
+        if (first->model == buffer->model) /* a scale, which has none, may lie before it */
+            return first == buffer;
+    }
+    return false;
+}
+
 void readopt_model_order(struct readopt *readopt, struct ledger_row *row)
 {
     struct model *model = model_get(readopt->core, row->id);
     struct unpack *in = &row->payload;
-    struct arena *last = NULL;
 
     unpack_owner(in);
     unpack_u32(in);
@@ -182,10 +192,7 @@ void readopt_model_order(struct readopt *readopt, struct ledger_row *row)
             continue;
         list_append(&model->buffers, &buffer->model_node);
         model->n_buffers++;
-        /* An arena's first buffer stands for it, wherever in the table it comes. */
-        if (buffer->arena != last && list_first(&buffer->arena->buffers) == &buffer->arena_node)
-            model->n_arenas++;
-        last = buffer->arena;
+        model->n_arenas += stands_for_its_arena(buffer);
     }
 }
 

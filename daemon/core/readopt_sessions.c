@@ -101,7 +101,8 @@ static void read_word(struct mapping *mapping)
     lockword_withdraw(word); /* whoever asked for it back is gone */
 }
 
-static struct mapping *read_mapping(struct readopt *readopt, struct session *session, struct unpack *in)
+/* stale is set if the row names another extent than what is mapped. */
+static struct mapping *read_mapping(struct readopt *readopt, struct session *session, struct unpack *in, bool *stale)
 {
     struct core *core = readopt->core;
     uint32_t slot = unpack_u32(in), access = unpack_u32(in);
@@ -110,6 +111,7 @@ static struct mapping *read_mapping(struct readopt *readopt, struct session *ses
 
     if (in->failed || slot >= LOCKWORD_SLOTS)
         return NULL;
+    *stale |= !extent;
     if (session->slots[slot])
         return session->slots[slot];
     if (!extent)
@@ -165,8 +167,9 @@ int readopt_lease(struct readopt *readopt, struct ledger_row *row)
     list_append(&session->leases, &lease->node);
     core->n_leases++;
     count(lease);
+    bool stale = false;
     while (lease->n_mappings < n) {
-        struct mapping *mapping = read_mapping(readopt, session, in);
+        struct mapping *mapping = read_mapping(readopt, session, in, &stale);
         if (!mapping) {
             log_warning("ledger: a lease of pid %d maps memory that did not come back", session->pid);
             lease_free(lease);
@@ -175,5 +178,7 @@ int readopt_lease(struct readopt *readopt, struct ledger_row *row)
         mapping->n_leases++;
         lease->mappings[lease->n_mappings++] = mapping;
     }
+    if (stale)
+        ledger_put_lease(core, lease);
     return 0;
 }

@@ -171,6 +171,15 @@ static void give_up_building(struct session *session)
     }
 }
 
+/* Their verbs still end them, whenever that is. */
+static void orphan_calls(struct session *session)
+{
+    list_for_each_safe(node, &session->calls) {
+        list_entry(node, struct call, node)->session = NULL;
+        list_unlink(node);
+    }
+}
+
 void session_gone(struct session *session, bool clean, const char *why)
 {
     struct core *core = session->core;
@@ -180,10 +189,7 @@ void session_gone(struct session *session, bool clean, const char *why)
     session->link = NULL;
     session->ready = NULL;
     session->gone_ms = core_now(core);
-    list_for_each_safe(node, &session->calls) {
-        list_entry(node, struct call, node)->session = NULL;
-        list_unlink(node);
-    }
+    orphan_calls(session);
     op_cancel_of_session(core, session->id);
     give_up_building(session);
     event_emit(&core->events, "session.gone", session->id, session->client, session->who.owner.listener,
@@ -213,6 +219,7 @@ struct session *session_free(struct session *session)
 {
     struct core *core = session->core;
 
+    orphan_calls(session);
     while (!list_empty(&session->leases))
         lease_free(list_entry(list_first(&session->leases), struct lease, node));
     /* The store still holds pointers to our requests until the second one is through. */
