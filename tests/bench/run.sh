@@ -8,9 +8,9 @@ cd "$(dirname "$0")/../.."
 mode=${1:?usage: run.sh host|gpu}
 build=${BUILD:-build}
 load_gib=${LOAD_GIB:-4} load_runs=${LOAD_RUNS:-20}
-device=host worker=$build/hbm-worker
+device=host worker=$build/hbm-worker-cuda
 if [ "$mode" = gpu ]; then
-    device=cuda worker=$build/hbm-worker-cuda
+    device=cuda
     compgen -G '/dev/nvidia[0-9]*' >/dev/null || { echo 'There is no GPU here: measure with: make bench' >&2; exit 1; }
     [ -x "$worker" ] || { echo 'There is no hbm-worker-cuda: building it takes nvcc.' >&2; exit 1; }
 fi
@@ -88,17 +88,13 @@ wait "$daemon" || { echo 'hbmd did not end in good order' >&2; failed=$((failed 
 daemon=''
 
 # ---- The worker and the codecs by themselves ------------------------------------------------------------------------------
-echo 'measuring: worker_bench' >&2
-available=$(awk '/^MemAvailable/ {print int($2 / 1048576)}' /proc/meminfo)
-if [ "$mode" = host ] && [ "$available" -lt 20 ]; then
-    echo "  left out: it takes 20 GiB of memory, and $available are available" >&2
-else
-    "$build/bench/worker_bench" "$dir/worker.json" "$worker" "$dir" >"$dir/worker.log" 2>&1 ||
-        { cat "$dir/worker.log" >&2; failed=$((failed + 1)); }
-fi
+alone() { # PROGRAM ARGUMENTS...
+    echo "measuring: $1" >&2
+    "$build/bench/$1" "${@:2}" >"$dir/$1.log" 2>&1 || { cat "$dir/$1.log" >&2; failed=$((failed + 1)); }
+}
 if [ "$mode" = gpu ]; then
-    echo 'measuring: codec_bench' >&2
-    "$build/bench/codec_bench" "$dir/codec.json" >"$dir/codec.log" 2>&1 || { cat "$dir/codec.log" >&2; failed=$((failed + 1)); }
+    alone worker_bench "$dir/worker.json" "$worker" "$dir"
+    alone codec_bench "$dir/codec.json"
 fi
 
 python3 tests/bench/table.py "$mode" "$dir" "tests/bench/results/$mode-$(date -u +%F).json"
