@@ -80,6 +80,7 @@ struct core {
     bool draining;          /* stopping: nothing new is granted */
     struct timer quarantine_timer, memory_timer, host_pool_timer;
     bool quarantine_asked; /* a CLIENTS job is under way */
+    bool driver_is_mute;   /* the last one found that NVML does not tell */
 };
 
 struct core *core_new(const struct core_env *env, const struct core_limits *limits);

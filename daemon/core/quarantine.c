@@ -7,6 +7,9 @@
 #include "daemon/core/ledger.h"
 
 #define POLL_MS 2
+/* Where the driver cannot be asked, kernels of a dead process are given this long after its end: killed with nothing
+ * forked they stop within 65 ms (H200, driver 580), but a fork can keep them going. */
+#define BLIND_MS 10000
 #define PIDS_A_JOB 63
 
 /* Kernels of a dead process go on only on a GPU, and only what it could write matters to others. */
@@ -15,7 +18,7 @@ static bool needs_driver(const struct session *session)
     list_for_each(node, &session->mappings) {
         const struct mapping *mapping = list_entry(node, struct mapping, session_node);
         if (mapping->access == HBM_RW && mapping->extent->device->is_cuda)
-            return session->pid > 0;
+            return true;
     }
     return false;
 }
@@ -36,6 +39,12 @@ static void release(struct session *session, const char *how)
                session->who.owner.uid, session->pid, "%s after %llu ms", how,
                (unsigned long long)(core_now(core) - session->gone_ms));
     session_free(session);
+}
+
+/* Its pid means nothing here (another PID namespace), or NVML is not to be had. */
+static bool driver_cannot_tell(const struct session *session)
+{
+    return session->pid <= 0 || session->core->driver_is_mute;
 }
 
 /* One device with a working driver is enough: NVML lists every GPU of the machine. */
@@ -69,13 +78,15 @@ static void listed(struct job *job)
     struct core *core = listing->core;
 
     core->quarantine_asked = false;
+    if (!job->error || job->error == HBM_E_UNSUPPORTED)
+        core->driver_is_mute = job->error != 0;
     for (uint32_t i = 0; !job->error && i < job->request.clients.n; i++) {
         struct session *session = session_get(core, listing->sessions[i]);
         if (session && !still_listed(&job->reply.clients, session->pid))
             release(session, "quiescent");
     }
     free(listing);
-    timer_arm(core, &core->quarantine_timer, POLL_MS);
+    timer_arm(core, &core->quarantine_timer, core->driver_is_mute ? 100 * POLL_MS : POLL_MS);
 }
 
 static void ask_driver(struct core *core, struct device *gpu)
@@ -87,7 +98,7 @@ static void ask_driver(struct core *core, struct device *gpu)
         return;
     list_for_each(node, &core->sessions) {
         struct session *session = list_entry(node, struct session, node);
-        if (session->state != SESSION_QUARANTINED || !session->process_ended || n == PIDS_A_JOB)
+        if (session->state != SESSION_QUARANTINED || !session->process_ended || session->pid <= 0 || n == PIDS_A_JOB)
             continue;
         listing->sessions[n] = session->id;
         listing->job.request.clients.pids[n++] = (uint32_t)session->pid;
@@ -112,8 +123,12 @@ static bool release_the_simple(struct core *core)
         bool empty = list_empty(&session->mappings); /* its process may live on: nothing of ours is in it */
         if (session->state != SESSION_QUARANTINED || session->free_when_stored || (!session->process_ended && !empty))
             continue;
-        if (needs_driver(session))
+        if (needs_driver(session) && !driver_cannot_tell(session))
             waiting = true;
+        else if (needs_driver(session) && core_now(core) < session->ended_ms + BLIND_MS)
+            waiting = true;
+        else if (needs_driver(session))
+            release(session, "the driver cannot say whether its GPU work ended; waited blindly");
         else
             release(session, empty ? "it held nothing" : "its process ended");
     }

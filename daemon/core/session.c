@@ -203,6 +203,7 @@ void session_gone(struct session *session, bool clean, const char *why)
 void session_process_ended(struct session *session)
 {
     session->process_ended = true;
+    session->ended_ms = core_now(session->core);
     if (session->state == SESSION_QUARANTINED)
         quarantine_process_ended(session);
     else

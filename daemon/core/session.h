@@ -28,7 +28,7 @@ struct session {
     _Atomic uint64_t *words; /* LOCKWORD_SLOTS of them */
     uint8_t secret[32];
     char client[64];
-    uint64_t since_ms, gone_ms;
+    uint64_t since_ms, gone_ms, ended_ms; /* ended: when the pidfd fired */
     struct list leases, mappings, calls;
     struct mapping **slots; /* LOCKWORD_SLOTS pointers */
     uint32_t slot_hint;

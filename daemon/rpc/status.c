@@ -17,6 +17,8 @@ static void write_tiers(struct writer *writer, const struct device *device)
         write_string(writer, "tier", hbm_tier_name(tier));
         write_number(writer, "capacity", capacity);
         write_number(writer, "used", used);
+        if (tier == HBM_TIER_HOST)
+            write_number(writer, "pooled", device->pooled);
         write_number(writer, "free", used < capacity ? capacity - used : 0);
         write_close(writer, '}');
     }

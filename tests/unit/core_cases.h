@@ -6,3 +6,4 @@ int core_code_cases(void);
 int core_file_cases(void);
 int core_ledger_cases(void);
 int core_pool_cases(void);
+int core_quarantine_cases(void);

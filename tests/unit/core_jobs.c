@@ -166,9 +166,21 @@ static int run_file(struct world *world, struct job *job)
     return error;
 }
 
+static int tell_listed(const struct world *world, struct job *job)
+{
+    struct job_clients_reply *reply = &job->reply.clients;
+
+    for (uint32_t i = 0; i < job->request.clients.n; i++)
+        if (job->request.clients.pids[i] == (uint32_t)world->listed_pid)
+            reply->pids[reply->n++] = job->request.clients.pids[i];
+    return world->mute ? HBM_E_UNSUPPORTED : 0;
+}
+
 int core_job_run(struct world *world, struct job *job)
 {
     switch (job->opcode) {
+    case JOB_CLIENTS:
+        return tell_listed(world, job);
     case JOB_CREATE:
         return run_create(world, job);
     case JOB_COPY:

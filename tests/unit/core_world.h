@@ -40,6 +40,8 @@ struct world {
     unsigned fds_at_start;
     int blocks[16]; /* cuda-ipc: memfds by token - 1 */
     unsigned n_blocks;
+    int32_t listed_pid; /* NVML still lists it */
+    bool mute;          /* NVML does not tell */
 };
 
 /* With a ledger in a directory of its own. */

@@ -3,5 +3,6 @@
 
 int main(void)
 {
-    return core_move_cases() + core_code_cases() + core_file_cases() + core_ledger_cases() + core_pool_cases();
+    return core_move_cases() + core_code_cases() + core_file_cases() + core_ledger_cases() + core_pool_cases() +
+           core_quarantine_cases();
 }

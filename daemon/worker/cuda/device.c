@@ -88,8 +88,8 @@ int device_clients(const struct job_clients_request *request, struct job_clients
 {
     struct listing listing = {.asked = request, .reply = reply};
 
-    (void)failure;
     reply->n = 0;
-    (void)nvml_each_process(list_if_asked, &listing);
-    return 0;
+    if (nvml_each_process(list_if_asked, &listing))
+        return 0;
+    return fail(failure, HBM_E_UNSUPPORTED, "NVML does not tell which processes are on the GPUs: is libnvidia-ml.so.1 here?");
 }

@@ -149,18 +149,19 @@ bool nvml_each_process(void (*found)(unsigned pid, void *context), void *context
 {
     unsigned count = 0;
     device gpu, instance;
-    bool told = false;
+    bool told = true;
 
     if (!ready() || nvml.count(&count) != SUCCESS)
         return false;
     for (unsigned i = 0; i < count; i++) {
         if (nvml.by_index(i, &gpu) != SUCCESS)
-            continue;
-        told |= each_of(gpu, found, context);
-        /* A GPU in MIG mode may keep its list from us, or its instances' processes. */
+            continue; /* one that the container does not show */
+        /* A GPU in MIG mode may keep its list from us, or its instances' processes: either will do. */
+        bool heard = each_of(gpu, found, context);
         for (unsigned m = 0, slots = mig_slots(gpu); m < slots; m++)
             if (nvml.mig_by_index(gpu, m, &instance) == SUCCESS)
-                told |= each_of(instance, found, context);
+                heard |= each_of(instance, found, context);
+        told &= heard;
     }
     return told;
 }
