@@ -78,7 +78,7 @@ demo: ## the whole job on a real model, on the GPU if there is one (MODEL=FILE.s
 check: ## all tests that need no GPU, under ASan and UBSan; installs what is missing
 	@$(INSTALL_DEPS) build check
 	@$(MAKE) $(JOBS) --no-print-directory all $(if $(NVCC),gpu-tests)
-	@$(MAKE) $(JOBS) --no-print-directory asan
+	@$(MAKE) $(JOBS) --no-print-directory asan fuzz-build
 	@tests/tools/check.sh host '$(BUILD)' '$(BUILD)/asan'
 
 check-gpu: ## all tests of the CUDA side and all flows on the GPU; none may be waived where a GPU is
@@ -123,11 +123,11 @@ FUZZ_SECONDS ?= 3600
 FUZZ = $(patsubst tests/fuzz/fuzz_%.c,%,$(wildcard tests/fuzz/fuzz_*.c))
 FUZZERS = $(FUZZ:%=$(BUILD)/fuzz_%)
 FUZZ_WORLD = $(PROTO) $(BASE) $(wildcard daemon/core/*.c) $(addprefix daemon/worker/,check.c failure.c) \
-	$(addprefix tests/fuzz/,world.c worker.c furnish.c)
+	$(addprefix tests/fuzz/,world.c worker.c furnish.c look.c)
 
 fuzz_wire_PARTS = $(FUZZ_WORLD) $(wildcard daemon/wire/*.c) tests/fuzz/client.c
 fuzz_wire_LIBS = libuv
-fuzz_worker_PARTS = $(filter-out %/main.c,$(WORKER_HOST))
+fuzz_worker_PARTS = $(filter-out %/main.c,$(WORKER_HOST)) tests/fuzz/owner.c
 fuzz_worker_LIBS = $(WORKER_LIBS)
 fuzz_rpc_PARTS = $(FUZZ_WORLD) $(wildcard daemon/rpc/*.c)
 fuzz_rpc_LIBS = libuv libcjson

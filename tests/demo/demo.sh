@@ -66,7 +66,7 @@ same_hashes() { # WHEN
 
 # Bytes of the model in a tier; bytes in use on all devices; the pids that hold leases on the model.
 in_tier() { ctl --json models | pick "next(m for m in d if m['name'] == 'demo')['bytes_by_tier']['$1']"; }
-in_use() { ctl --json devices | pick "sum(t['used'] for v in d for t in v['tiers'])"; }
+in_use() { ctl --json devices | pick "sum(t['used'] - t.get('pooled', 0) for v in d for t in v['tiers'])"; }
 holders() { ctl --json models | pick "' '.join(sorted({str(l['pid']) for m in d for l in m['leases']}))"; }
 owner_pid() { ctl --json status | pick "d['pid']"; }
 gpu_used() {

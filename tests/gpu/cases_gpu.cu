@@ -311,7 +311,7 @@ static void middle_of_an_arena(hbm_session *session, hbm_session *other)
           "8: the middle one lies %td bytes after the first", offset);
     struct child child = spawn_holder("cases/middle", 31, bytes[1]);
     check(says(child, "holding"), "8: another process attaches it by itself");
-    write(child.in, "\n", 1);
+    dprintf(child.in, "\n");
     check(finish(child) == 0, "8: and sees its bytes, not the arena's first");
     if (check(hbm_attach(other, "cases/middle", HBM_RO, 0, 5000, &lease) == 0, "8: another session does")) {
         check(has_pattern(hbm_pointer(lease), 31, bytes[1]), "8: with the same bytes");
@@ -419,10 +419,10 @@ static void one_of_two_releases(hbm_session *session, unsigned handle)
     struct child first = spawn_holder(spec.name, 11, spec.size), second = spawn_holder(spec.name, 11, spec.size);
     bool both = says(first, "holding") && says(second, "holding");
     check(both && hbm_detach(lease) == 0, "30: %s: its maker releases it", kind);
-    write(first.in, "\n", 1);
+    dprintf(first.in, "\n");
     check(finish(first) == 0, "30: %s: the next one reads on, and releases it", kind);
     check(hbm_free(session, id) == HBM_E_BUSY, "30: %s: it is BUSY while the last one has it", kind);
-    write(second.in, "\n", 1);
+    dprintf(second.in, "\n");
     check(finish(second) == 0, "30: %s: whose mapping is untouched", kind);
     if (check(hbm_attach_id(session, id, HBM_RW, 0, 5000, &again) == 0 &&
                   has_pattern(hbm_pointer(again), 11, spec.size),

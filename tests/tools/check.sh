@@ -2,7 +2,7 @@
 # Runs the tests that are built and adds up what their runners say. Ends with "N passed, N failed, N skipped".
 # usage: check.sh host BUILD ASAN_BUILD | gpu BUILD | tsan BUILD
 #
-# host  tests/check/* and unit tests and flows on the sanitized build; GPU programs say themselves that they are waived
+# host  tests/check/*, unit tests, short fuzzing and flows on sanitized builds; GPU programs say themselves that they are waived
 # gpu   tests/gpu/* and the flows on the plain build; on a machine with a GPU nothing may be waived
 # tsan  the unit tests of that build
 set -euo pipefail
@@ -82,7 +82,7 @@ programs() { # TITLE PROGRAM...
     if [ $# -gt 0 ]; then echo "$title"; fi
     for each; do
         case $each in
-            */client_gpu) program "$each" "$scratch/run" ;; # the one that wants a daemon
+            */client_gpu | */cases_gpu | */faults_gpu | */moves_gpu) program "$each" "$scratch/run" ;; # want a daemon
             *) program "$each" ;;
         esac
     done
@@ -145,6 +145,8 @@ case $mode in
         programs 'Checks of the tree' "${checks[@]}"
         program tests/check/layers.py --self-test
         programs 'Unit tests (sanitized)' "${unit[@]}"
+        echo 'Fuzzing, ten seconds each'
+        program tests/fuzz/run.sh short "$plain/fuzz" 10
         flows
         if has_gpu; then
             echo 'GPU programs: make check-gpu runs them'

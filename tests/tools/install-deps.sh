@@ -1,16 +1,17 @@
 #!/usr/bin/env bash
 # Installs the Debian or Ubuntu packages that are missing for the purposes named; does nothing where all are there.
-# usage: install-deps.sh PURPOSE...     purposes: build check demo bench
+# usage: install-deps.sh PURPOSE...     purposes: build check demo bench fuzz
 # HBM_NO_INSTALL=1: the machine is as it is, build and see.
 set -euo pipefail
 
 packages_for() {
     case $1 in
         build) echo gcc make libc6-dev pkg-config libuv1-dev libcjson-dev libsystemd-dev libinih-dev liburing-dev libxxhash-dev ;;
-        check) echo libcmocka-dev python3 python3-pytest ;;
+        check) echo libcmocka-dev python3 python3-pytest systemd groff-base ;;
         demo) echo python3 python3-pip ca-certificates ;;
         bench) echo python3 ;;
-        *) echo "install-deps.sh: no purpose \"$1\": give build, check, demo or bench" >&2; return 2 ;;
+        fuzz) echo clang libclang-rt-dev ;;
+        *) echo "install-deps.sh: no purpose \"$1\": give build, check, demo, bench or fuzz" >&2; return 2 ;;
     esac
 }
 

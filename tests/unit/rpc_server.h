@@ -248,7 +248,7 @@ static void a_subscriber_hears_events_and_one_who_stops_is_dropped(void **state)
     hear(fixture, fd, text, sizeof(text));
     assert_memory_equal(text, "{\"jsonrpc\":\"2.0\",\"method\":\"hbm.event\",\"params\":{\"seq\":", 54);
     assert_non_null(strstr(
-        text, "\"event\":\"buffer.allocated\",\"detail\":\"some\",\"id\":\"0x12\",\"name\":\"w\",\"pid\":77"));
+        text, "\"event\":\"buffer.allocated\",\"detail\":\"some\",\"id\":\"0x0000000000000012\",\"name\":\"w\",\"pid\":77"));
     for (int i = 0; i < 200000; i++) {
         event_emit(&fixture->core->events, "buffer.allocated", 0x12, "w", 0, getuid(), 77, "some");
         if (i % 100 == 0)

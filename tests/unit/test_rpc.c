@@ -280,7 +280,7 @@ static void what_is_written_is_json_whatever_the_strings_hold(void **state)
         writer.bytes,
         "{\"cut\":\"caf\xef\xbf\xbd\",\"odd\":\"\\u0001\\\"\\\\\\u007f\",\"large\":18446744073709551615,"
         "\"small\":-9223372036854775808,\"exact\":null,\"tenth\":0.1,\"none\":null,"
-        "\"list\":[\"0xabc\",false]}");
+        "\"list\":[\"0x0000000000000abc\",false]}");
     writer_clear(&writer);
 }
 

@@ -1,0 +1,157 @@
+#include "tests/fuzz/client.h"
+
+#include <fcntl.h>
+#include <sys/eventfd.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "daemon/base/cleanup.h"
+#include "proto/memfd.h"
+#include "tests/fuzz/world.h"
+
+#define MESSAGE(NAME, opcode, name, since, in_min, in_max, out, needs, may)                                        \
+    static void fill_##name(struct input *in, const struct known_ids *known,                                       \
+                            struct wire_##name##_request *request)                                                 \
+    {                                                                                                              \
+        (void)known;                                                                                               \
+        NAME##_REQUEST(FILL_FIELD, FILL_ARRAY)                                                                     \
+    }
+#include "proto/messages.def"
+#undef MESSAGE
+
+static void fill(struct input *in, const struct known_ids *known, uint32_t opcode, void *body)
+{
+    switch (opcode) {
+#define MESSAGE(NAME, opcode, name, since, in_min, in_max, out, needs, may)                                        \
+    case WIRE_##NAME:                                                                                              \
+        fill_##name(in, known, body);                                                                              \
+        break;
+#include "proto/messages.def"
+#undef MESSAGE
+    }
+}
+
+void client_hear(struct client *client)
+{
+    static struct packet packet;
+
+    while (client->fd >= 0 && !packet_receive(client->fd, &packet)) {
+        const struct packet_header *header = &packet.header;
+        const struct wire_row *row = wire_row(header->opcode);
+        uint64_t ids[2] = {0};
+
+        if (header->status) {
+            CHECK(packet.body_size == sizeof(struct packet_refusal) && !packet.n_fds);
+            CHECK(strcmp(hbm_error_name(header->status), "UNKNOWN") && memchr(packet.body, 0, packet.body_size));
+        } else if (row && row->opcode >= WIRE_EVENT_FIRST) {
+            CHECK(!header->serial && packet.body_size == row->request_size && !packet.n_fds);
+        } else {
+            CHECK(row && header->serial && packet.body_size == row->reply_size && packet.n_fds <= row->fds_out_max);
+            memcpy(ids, packet.body, packet.body_size < sizeof(ids) ? packet.body_size : sizeof(ids));
+            know(&client->known, ids[1]);
+            know(&client->known, ids[0]);
+        }
+        packet_close_fds(&packet);
+    }
+}
+
+void client_connect(struct client *client, struct wire_server *server, struct principal who, int32_t pid)
+{
+    struct peer peer = {.who = who, .pid = pid, .pidfd = eventfd(0, EFD_CLOEXEC)};
+    int ends[2];
+
+    CHECK(!socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends));
+    *client = (struct client){.fd = ends[0], .life = fcntl(peer.pidfd, F_DUPFD_CLOEXEC, 3), .reads = true};
+    client->link = link_new(server, ends[1], &peer);
+    CHECK(client->link);
+}
+
+static void send_to(struct client *client, uint32_t opcode, const void *body, size_t size, const int *fds,
+                    unsigned n)
+{
+    static uint32_t serial;
+    struct packet_header header = {.opcode = opcode, .serial = opcode == WIRE_RELEASED ? 0 : ++serial | 1};
+
+    if (client->fd >= 0)
+        (void)packet_send(client->fd, &header, body, size, fds, n);
+}
+
+void client_hello(struct client *client)
+{
+    struct wire_hello_request request = {.version = WIRE_VERSION};
+
+    send_to(client, WIRE_HELLO, &request, sizeof(request), NULL, 0);
+}
+
+/* The fds that the request takes, or others. */
+static unsigned take_fds(struct input *in, const struct client *client, uint32_t opcode, int fds[4])
+{
+    uint8_t choice = take_byte(in);
+    unsigned n = 0;
+
+    if (choice < 0xf0 && opcode == WIRE_PUBLISH) {
+        fds[n++] = take_table(in);
+    } else if (choice < 0xf0 && opcode == WIRE_TRANSFER) {
+        struct wire_range ranges[2] = {{.buffer = client->known.ids[choice % 16]},
+                                       {.buffer = client->known.ids[choice / 16]}};
+        ranges[0].bytes = take_number(in);
+        ranges[1].file_offset = take_number(in);
+        fds[n++] = memfd_create("file", MFD_CLOEXEC);
+        fds[n++] = memfd_sealed("ranges", ranges, sizeof(ranges[0]) * (1 + (choice & 1)));
+    } else if (choice >= 0xf0) {
+        while (n < (choice & 3u))
+            fds[n++] = choice & 4 ? memfd_fixed("odd", 4096) : dup(choice & 8 ? client->life : STDERR_FILENO);
+    }
+    return n;
+}
+
+void client_say(struct client *client, struct input *in, uint32_t opcode)
+{
+    unsigned char body[PACKET_BYTES_MAX] __attribute__((aligned(8))) = {0};
+    const struct wire_row *row = wire_row(opcode);
+    int fds[4];
+
+    if (row)
+        fill(in, &client->known, opcode, body);
+    unsigned n = take_fds(in, client, opcode, fds);
+    send_to(client, opcode, body, row ? row->request_size : take_byte(in), fds, n);
+    while (n)
+        fd_close(fds[--n]);
+}
+
+void client_say_noise(struct client *client, struct input *in)
+{
+    unsigned char bytes[512];
+    size_t size = take_number(in) % (sizeof(bytes) + 1);
+
+    take(in, bytes, size);
+    if (client->fd >= 0)
+        (void)send(client->fd, bytes, size, MSG_NOSIGNAL);
+}
+
+static struct link *link_of(struct wire_server *server, const struct client *client)
+{
+    list_for_each (node, &server->links)
+        if (list_entry(node, struct link, node) == client->link)
+            return client->link;
+    return NULL;
+}
+
+void client_scribble(struct client *client, struct wire_server *server, struct input *in)
+{
+    struct link *link = link_of(server, client);
+    uint8_t how = take_byte(in), slot = take_byte(in) & 7;
+
+    if (!link || !link->session)
+        return;
+    _Atomic uint64_t *word = &link->session->words[slot];
+    if (how < 0x60)
+        lockword_lock(word);
+    else if (how < 0xa0)
+        lockword_unlock(word);
+    else if (how < 0xe0 && lockword_try_release(word))
+        send_to(client, WIRE_RELEASED, &(struct wire_released_request){.slot = slot}, 8, NULL, 0);
+    else if (how >= 0xe0)
+        *word = take_number(in);
+}

@@ -1,0 +1,22 @@
+/* A client under fuzzing: one end of a link, and what a process of it could do. */
+#pragma once
+
+#include "daemon/wire/link.h"
+#include "tests/fuzz/fill.h"
+
+struct client {
+    int fd, life;      /* life: an eventfd in the place of a pidfd */
+    struct link *link; /* as long as the server lists it */
+    bool reads;
+    struct known_ids known;
+};
+
+void client_connect(struct client *client, struct wire_server *server, struct principal who, int32_t pid);
+void client_hello(struct client *client);
+/* A request of this opcode, out of the input; an opcode that is none will do, too. */
+void client_say(struct client *client, struct input *in, uint32_t opcode);
+void client_say_noise(struct client *client, struct input *in);
+/* Reads what came: every packet of ours is one that messages.def promises. */
+void client_hear(struct client *client);
+/* What only the client's own half of the shared page can do. */
+void client_scribble(struct client *client, struct wire_server *server, struct input *in);

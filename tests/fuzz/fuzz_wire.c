@@ -1,0 +1,139 @@
+/* Clients against wire and core, all of it: packets right and wrong, with and without fds, lock words scribbled on,
+ * clients that do not read, hang up and die, time that passes, jobs that wait or fail. Then the owner dies, and
+ * what it granted must come back. */
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include "daemon/base/cleanup.h"
+#include "tests/fuzz/client.h"
+#include "tests/fuzz/world.h"
+
+#define CLIENTS 3
+
+static uv_loop_t loop;
+static struct world world;
+static struct wire_server *server;
+static struct client clients[CLIENTS];
+
+int LLVMFuzzerInitialize(int *argc, char ***argv)
+{
+    (void)argc, (void)argv;
+    return uv_loop_init(&loop);
+}
+
+static void turn(void)
+{
+    for (unsigned i = 0; i < 3; i++)
+        uv_run(&loop, UV_RUN_NOWAIT);
+}
+
+static void join(unsigned i, struct principal who)
+{
+    client_connect(&clients[i], server, who, 100 + (int32_t)i);
+}
+
+static void act(struct input *in)
+{
+    uint8_t choice = take_byte(in);
+    struct client *client = &clients[(choice >> 5) % CLIENTS];
+
+    switch (choice & 0x1f) {
+    case 0:
+        client_say_noise(client, in);
+        break;
+    case 24:
+        world.now += take_number(in) % 100000;
+        core_tick(world.core);
+        break;
+    case 25:
+        world_step(&world, take_byte(in));
+        break;
+    case 26:
+        world.fail_in = 1 + take_byte(in) % 4;
+        world.fail_error = -1 - take_byte(in) % 30;
+        break;
+    case 27:
+        client_scribble(client, server, in);
+        break;
+    case 28:
+        client->reads = !client->reads;
+        break;
+    case 29:
+        client->fd = fd_close(client->fd);
+        break;
+    case 30: /* its process ends; another one connects in its place, now and then */
+        (void)eventfd_write(client->life, 1);
+        client->fd = fd_close(client->fd);
+        turn();
+        fd_close(client->life);
+        join((unsigned)(client - clients), choice & 0x20 ? bob : alice);
+        if (choice < 0xa0)
+            client_hello(client);
+        break;
+    case 31:
+        world.driver_lists = !world.driver_lists;
+        break;
+    default:
+        client_say(client, in, choice & 0x1f);
+    }
+    turn();
+    if (!world.fail_in && (choice & 0x1f) != 25)
+        world_step(&world, in->left ? in->at[0] & 7 : 7);
+    for (unsigned i = 0; i < CLIENTS; i++)
+        if (clients[i].reads)
+            client_hear(&clients[i]);
+}
+
+static int listening(void)
+{
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+
+    CHECK(!bind(fd, (struct sockaddr *)&address, sizeof(sa_family_t)) && !listen(fd, 1));
+    return fd;
+}
+
+static bool is_building(void)
+{
+    list_for_each (node, &world.core->models)
+        if (list_entry(node, struct model, node)->state == MODEL_BUILDING)
+            return true;
+    return false;
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
+{
+    static const struct wire_world terms = {.daemon_uid = 0, .admin_gid = (gid_t)-1, .max_links = 16};
+    struct input in = {bytes, size};
+
+    world_begin(&world, true);
+    CHECK(!wire_server_new(&loop, world.core, &terms, listening(), &server));
+    for (unsigned i = 0; i < CLIENTS; i++) {
+        join(i, i == 2 ? bob : alice);
+        if (size % 16) /* else they have to say it themselves */
+            client_hello(&clients[i]);
+    }
+    turn();
+    world_step(&world, 2 * CLIENTS);
+    for (unsigned i = 0; in.left && i < 48; i++)
+        act(&in);
+
+    world.fail_in = 0;
+    server = wire_server_free(server);
+    turn();
+    CHECK(!uv_loop_alive(&loop));
+    for (unsigned i = 0; i < CLIENTS; i++) {
+        client_hear(&clients[i]);
+        fd_close(clients[i].fd);
+        fd_close(clients[i].life);
+    }
+    world_run(&world);
+    bool comparable = !is_building() && !world.blocks;
+    uint64_t before = world_digest(&world);
+    CHECK(!world_restart(&world));
+    CHECK(!comparable || world_digest(&world) == before);
+    world_end(&world);
+    return 0;
+}

@@ -1,0 +1,171 @@
+/* A worker asked by an owner that has lost its mind: its control loop with all its threads, on a socketpair. Jobs
+ * right and wrong, on extents that it made itself or that are none. Each packet with a serial must be answered, and
+ * once. */
+#include <fcntl.h>
+#include <pthread.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "daemon/base/cleanup.h"
+#include "daemon/base/log.h"
+#include "daemon/worker/checksum.h"
+#include "daemon/worker/control.h"
+#include "proto/memfd.h"
+#include "tests/fuzz/owner.h"
+
+#define FILE_BYTES_MAX (64u << 20)
+
+static void quiet(enum log_level level, const char *field, const char *line)
+{
+    (void)level, (void)field, (void)line;
+}
+
+static void *serve(void *fd)
+{
+    CHECK(!control_serve(*(int *)fd));
+    return NULL;
+}
+
+/* One of the pieces, as it is or not quite. */
+static void take_extent(struct input *in, struct job_extent *extent, int *fds, unsigned *n)
+{
+    uint8_t choice = take_byte(in);
+
+    *extent = pieces[choice & 3].extent;
+    fds[(*n)++] = fcntl(pieces[choice & 3].fd, F_DUPFD_CLOEXEC, 3);
+    if (choice & 0x80)
+        extent->token = choice;
+    if (choice >= 0xe0)
+        extent->kind = take_byte(in);
+    if (choice >= 0xf0)
+        extent->size = take_number(in);
+}
+
+static int take_ranges(struct input *in, uint32_t *n)
+{
+    struct job_range ranges[4] = {0};
+
+    *n = *n % 5;
+    for (unsigned i = 0; i < *n && i < 4; i++)
+        for (uint64_t *field = &ranges[i].extent_offset; field <= &ranges[i].bytes; field++)
+            *field = take_number(in);
+    return memfd_sealed("ranges", ranges, sizeof(ranges[0]) * (*n < 4 ? *n : 4));
+}
+
+#define JOB(NAME, opcode, name, fds_in, fds_out)                                                                   \
+    static void fill_##name(struct input *in, struct job_##name##_request *request)                                \
+    {                                                                                                              \
+        static const struct known_ids *const known;                                                                \
+        (void)known;                                                                                               \
+        NAME##_REQUEST(FILL_FIELD, FILL_ARRAY)                                                                     \
+    }
+#include "proto/jobs.def"
+#undef JOB
+
+static void fill(struct input *in, uint32_t opcode, union job_request *request)
+{
+    switch (opcode) {
+#define JOB(NAME, opcode, name, fds_in, fds_out)                                                                   \
+    case JOB_##NAME:                                                                                               \
+        fill_##name(in, &request->name);                                                                           \
+        break;
+#include "proto/jobs.def"
+#undef JOB
+    }
+}
+
+/* Extents and fds, which noise would never get right. */
+static void dress(struct input *in, uint32_t opcode, union job_request *request, int fds[4], unsigned *n)
+{
+    switch (opcode) {
+    case JOB_CREATE:
+        request->create.size &= 0xfffff;
+        break;
+    case JOB_COPY:
+        take_extent(in, &request->copy.source, fds, n);
+        take_extent(in, &request->copy.target, fds, n);
+        break;
+    case JOB_ENCODE:
+        take_extent(in, &request->encode.source, fds, n);
+        take_extent(in, &request->encode.target, fds, n);
+        break;
+    case JOB_DECODE:
+        take_extent(in, &request->decode.source, fds, n);
+        take_extent(in, &request->decode.target, fds, n);
+        break;
+    case JOB_HASH:
+        take_extent(in, &request->hash.extent, fds, n);
+        break;
+    case JOB_FILE:
+        take_extent(in, &request->file.extent, fds, n);
+        fds[(*n)++] = memfd_create("file", MFD_CLOEXEC);
+        fds[(*n)++] = take_ranges(in, &request->file.n_ranges);
+        break;
+    }
+}
+
+static void act(struct input *in)
+{
+    union job_request request = {0};
+    uint32_t opcode = take_byte(in) % (JOB_OPCODES + 1);
+    int fds[4];
+    unsigned n = 0;
+
+    fill(in, opcode, &request);
+    dress(in, opcode, &request, fds, &n);
+    const struct job_row *row = job_row(opcode);
+    uint8_t oddity = take_byte(in);
+    size_t size = row && oddity < 0xf8 ? row->request_size : oddity;
+    if (oddity == 0xf7 && n)
+        fd_close(fds[--n]);
+    owner_ask(opcode, &request, size, fds, n, opcode == JOB_CREATE ? &request.create : NULL);
+    while (n)
+        fd_close(fds[--n]);
+}
+
+static void start(void)
+{
+    struct job_start_request request = {.uuid = "host", .state_dir = "/dev/shm", .pinned_bytes = 8 << 20};
+
+    owner_ask(JOB_START, &request, sizeof(request), NULL, 0, NULL);
+}
+
+int LLVMFuzzerInitialize(int *argc, char ***argv)
+{
+    struct rlimit limit = {FILE_BYTES_MAX, FILE_BYTES_MAX};
+
+    (void)argc, (void)argv;
+    signal(SIGXFSZ, SIG_IGN);
+    signal(SIGPIPE, SIG_IGN);
+    log_set_sink(quiet);
+    checksum_init();
+    return setrlimit(RLIMIT_FSIZE, &limit);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
+{
+    struct input in = {bytes, size};
+    pthread_t thread;
+    int ends[2];
+
+    CHECK(!socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends));
+    CHECK(!pthread_create(&thread, NULL, serve, &ends[1]));
+    owner_fd = ends[0];
+    start(); /* the first one counts, the others are refused: it is one worker for all inputs */
+    for (unsigned i = 0; i < 4; i++) {
+        uint64_t bytes_of_it = 4096 << (i * 2);
+        owner_keep(i, memfd_fixed("piece", bytes_of_it),
+                   (struct job_extent){.kind = i & 1 ? JOB_EXTENT_HOST : JOB_EXTENT_DEVICE, .size = bytes_of_it});
+    }
+    for (unsigned i = 0; in.left && i < 24; i++)
+        act(&in);
+    close(owner_fd);
+    CHECK(!pthread_join(thread, NULL));
+    close(ends[1]);
+    for (unsigned i = 0; i < 4; i++)
+        pieces[i] = (struct piece){.fd = fd_close(pieces[i].fd)};
+    return 0;
+}

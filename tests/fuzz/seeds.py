@@ -1,0 +1,152 @@
+#!/usr/bin/env python3
+"""Writes the seeds of tests/fuzz/corpus that are made by hand: what libFuzzer starts from. The crash-* and real-* files
+beside them were found, or taken from a running daemon.
+usage: seeds.py [DIR]"""
+import os
+import struct
+import sys
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+ROOT = sys.argv[1] if len(sys.argv) > 1 else os.path.join(HERE, "corpus")
+
+
+def seed(harness, name, data):
+    os.makedirs(os.path.join(ROOT, harness), exist_ok=True)
+    with open(os.path.join(ROOT, harness, name), "wb") as file:
+        file.write(data if isinstance(data, bytes) else data.encode())
+
+
+# ---- wire: see act() in fuzz_wire.c and the takes in fill.h ----------------------------------------------------------
+# Opcodes of messages.def.
+DEVICE, ALLOC, ATTACH, ATTACH_MODEL, PUBLISH, COMMIT, LOCK, RELEASED, DETACH, FREE, BYE = range(2, 13)
+COMPRESS, DECOMPRESS, OFFLOAD, RESTORE, TRANSFER, OP_WAIT, OP_CANCEL = range(13, 20)
+TIME, STEP, FAIL, WORD, READS, HANG_UP, DIE, LISTED = range(24, 32)
+F32, INT8_CODEC = 11, 3
+
+
+def by(client, what):
+    return bytes([client << 5 | what])
+
+
+def name(text):
+    return bytes([0x80 | len(text)]) + text.encode()
+
+
+NO_FDS = b"\x00"
+
+
+def alloc(client, dims, text, keep=4, device=0, handle=0):
+    """dtype handle flags mode device rank dims size(0: of the shape) name group, fds"""
+    return (by(client, ALLOC) + bytes([F32, handle, keep, 0o66, device, len(dims), *dims, 0]) + name(text) + b"\x00"
+            + NO_FDS)
+
+
+def attach(client, text, access=0, flags=0):
+    """id (0xe0..: a number, 8 raw bytes of zero) name access flags timeout"""
+    return by(client, ATTACH) + b"\xf8" + bytes(8) + name(text) + bytes([access, flags, 100]) + NO_FDS
+
+
+def publish(client, text, flags=0):
+    """name key device mode flags timeout, fds: a table of two groups and two buffers"""
+    rows = b"".join(bytes([arena, F32, 2, 8, 32, 0]) + name(tensor) for arena, tensor in ((0, "x"), (1, "y")))
+    return (by(client, PUBLISH) + name(text) + name("key") + bytes([0, 0, flags, 100]) + NO_FDS
+            + bytes([2 | 2 << 2]) + name("g") + name("h") + rows)
+
+
+def commit(client, newest=0, yes=1):
+    return by(client, COMMIT) + bytes([newest, yes]) + NO_FDS
+
+
+def offload(client, sel, tier=1, force=1):
+    return by(client, OFFLOAD) + name(sel) + bytes([tier, 32 * force]) + NO_FDS
+
+
+def restore(client, sel):
+    return by(client, RESTORE) + name(sel) + NO_FDS
+
+
+def compress(client, sel, mode=0, codec=INT8_CODEC, text=""):
+    return (by(client, COMPRESS) + name(sel) + name(text) + bytes([codec, 0xFF, 0, 0, 0, mode, 0, 0, 0]) + NO_FDS)
+
+
+def by_id(client, what, newest=0):
+    return by(client, what) + bytes([newest]) + NO_FDS
+
+
+MODEL = publish(0, "m") + commit(0, 0)
+LET_GO = by(0, WORD) + b"\xa0\x00" + by(0, WORD) + b"\xa0\x01"
+seed("wire", "alloc-attach-detach", alloc(0, [8, 32], "w") + attach(1, "w") + by_id(1, DETACH) + attach(2, "~0/w"))
+seed("wire", "publish-attach", MODEL + by(1, ATTACH_MODEL) + name("m") + bytes([0, 0, 50]) + NO_FDS + by(0, BYE) + b"\x00")
+seed("wire", "away-and-back", alloc(0, [8, 32], "w") + offload(1, "w") + LET_GO + restore(0, "w") + by_id(0, OP_WAIT))
+seed("wire", "compress", alloc(0, [8, 32], "w") + by_id(0, DETACH) + compress(0, "w") + attach(0, "w")
+     + by(0, DECOMPRESS) + name("w") + NO_FDS)
+seed("wire", "copy", alloc(0, [8, 32], "w") + compress(0, "w", 1, 1, "v") + offload(0, "*", 2) + restore(0, "*"))
+seed("wire", "death", alloc(0, [8, 32], "w", device=1) + by(0, LISTED) + by(0, DIE) + by(1, TIME) + b"\x80" + by(1, LISTED)
+     + by(1, TIME) + b"\x80")
+seed("wire", "cuda-ipc", alloc(0, [8, 32], "w", device=1, handle=1) + offload(0, "w") + attach(1, "w"))
+seed("wire", "replace", MODEL + publish(1, "m", 16) + commit(1, 0) + by(0, ATTACH_MODEL) + name("m") + bytes([0, 1, 50]) + NO_FDS)
+seed("wire", "fault", alloc(0, [8, 32], "w") + by(0, FAIL) + b"\x00\x05" + offload(0, "w") + LET_GO + restore(0, "w"))
+seed("wire", "transfer", alloc(0, [8, 32], "w") + by(0, TRANSFER) + bytes([1, 0, 0x10, 64, 64]))
+seed("wire", "noise", by(0, 0) + b"\x14" + struct.pack("<IIiHH", DEVICE, 1, 0, 0, 0) + bytes(4))
+
+# ---- worker: opcode, fields, extents, oddity -------------------------------------------------------------------------
+CREATE, DESTROY, COPY, ENCODE, DECODE, HASH, FILE, QUERY, CLIENTS, CANCEL = range(2, 12)
+BLANK = bytes([0xF8]) + bytes(8)  # a number of zero
+EXTENT = bytes(24)                # in the fields; the piece is chosen after them
+DIMS = bytes([2, 8, 32])
+CODE = bytes([0, 0, 0xE1]) + DIMS + bytes([F32, INT8_CODEC, 0, 0, 0, 0])
+for kind in (0, 2, 3):
+    seed("worker", f"create-{kind}", bytes([CREATE, 0xE2, kind, 0, 0, HASH]) + EXTENT + bytes([0, 200, 0, 0]))
+seed("worker", "copy", bytes([COPY]) + EXTENT * 2 + bytes([0, 0, 0xE2, 0, 1, 0, 1, 0]))
+seed("worker", "disk", bytes([CREATE, 0xE3, 3, 0, 0, COPY]) + EXTENT * 2 + bytes([0, 0, 0xE2, 0, 1, 1, 2, 0, COPY])
+     + EXTENT * 2 + bytes([0, 0, 0xE2, 0, 1, 2, 1, 0]))
+seed("worker", "encode", bytes([ENCODE]) + EXTENT * 2 + CODE + bytes([0, 0, 1, 2, 0, DECODE]) + EXTENT * 2 + CODE
+     + bytes([2, 1, 0]))
+for write in (0, 1):
+    seed("worker", f"file-{write}", bytes([FILE]) + EXTENT + bytes([2, write, 1, 0, 0, 64, 128, 64, 200, 0]))
+seed("worker", "ask", bytes([QUERY, 0, 0, CLIENTS, 2, 1, 2, 3, 4, 0, CANCEL, 5, 0, DESTROY, 1, 2, 0]))
+
+# ---- rpc: who asks (bits), then lines --------------------------------------------------------------------------------
+
+
+def ask(method, params="{}", id=1):
+    return '{"jsonrpc":"2.0","id":%s,"method":"%s","params":%s}\n' % (id, method, params)
+
+
+def lines(who, *text):
+    return bytes([who]) + "".join(text).encode()
+
+
+seed("rpc", "look", lines(0, ask("hbm.ls"), ask("hbm.models"), ask("hbm.devices"), ask("hbm.status"), ask("hbm.ops"),
+                          ask("hbm.sessions"), ask("hbm.config"), ask("hbm.events", '{"limit":5}')))
+seed("rpc", "show", lines(1, ask("hbm.show", '["*"]'), ask("hbm.show", '["model:m"]'), ask("hbm.show", '["group:m/g"]')))
+seed("rpc", "move", lines(0, ask("hbm.offload", '{"sel":"w","to":"host","force":true,"async":true}'), ask("hbm.ops"),
+                          ask("hbm.restore", '{"sel":"w"}'), ask("hbm.sleep", '["m"]'), ask("hbm.wake", '["m"]')))
+seed("rpc", "code", lines(0, ask("hbm.compress", '{"sel":"*","codec":"int8","granularity":"channel:0","min_sqnr":20}'),
+                          ask("hbm.hash", '["*"]'), ask("hbm.decompress", '["*"]'), ask("hbm.show", '["w"]')))
+seed("rpc", "end", lines(1, ask("hbm.rename", '["w","v"]'), ask("hbm.free", '["v"]'), ask("hbm.rm", '["m"]'),
+                         ask("hbm.drain"), ask("hbm.kick", '["0x1006000001000003"]')))
+seed("rpc", "wait", lines(4, ask("hbm.hash", '{"sel":"w"}'), ask("hbm.wait", '{"op":"0x100700000100000b","timeout_seconds":1}'),
+                          ask("hbm.cancel", '["0x100700000100000b"]')))
+seed("rpc", "batch", lines(0, '[{"jsonrpc":"2.0","id":1,"method":"hbm.ls"},{"jsonrpc":"2.0","method":"hbm.ls"},1]\n', "[]\n"))
+seed("rpc", "subscribe", lines(1, ask("hbm.subscribe"), ask("hbm.rename", '["w","v"]'), ask("rpc.discover")))
+seed("rpc", "wrong", lines(0, '{"jsonrpc":"1.0"}\n', "{\n", "\x00\n", '{"a":1,"a":2}\n', "[" * 70 + "\n", '"\\ud800"\n'))
+
+# ---- names, configuration, checkpoints, tables -----------------------------------------------------------------------
+for i, text in enumerate(["w\nv", "m\nn", "m/?", "model:m", "group:m/g", "id:1003000001000005", "~1000/w", "int8\nchannel:0",
+                          "fp16\ngroup:32", "[a-z]*", "0x12ab", "a/../b", "\u00e9\U0001f600"]):
+    seed("names", f"{i:02}", text)
+seed("config", "all", open(os.path.join(HERE, "../../config/hbmd.conf"), "rb").read())
+seed("config", "set", "log_level = debug\ndevice=host\n# remark\n; other\nreclaim_seconds = 2.5\nhost_bytes = 50%\n")
+seed("config", "wrong", "log_level = loud\nnothing = 1\n[section]\n=\nmax_sessions = -1\nspill_bytes = 99999999999T\n")
+seed("safetensors", "two", b"\x18" + b'{"a":{"dtype":"F32","shape":[2,2],"data_offsets":[0,16]},'
+     b'"b":{"dtype":"BF16","shape":[4],"data_offsets":[16,24]}}')
+seed("safetensors", "metadata", b"\x00" + b'{"__metadata__":{"format":"pt"},"e":{"dtype":"I8","shape":[0],"data_offsets":[0,0]}}  ')
+header = b'{"a":{"dtype":"U8","shape":[],"data_offsets":[0,1]}}'
+seed("safetensors", "whole", b"\x00" + struct.pack("<Q", len(header)) + header + b"\x2a")
+rows = b"".join(bytes([arena, F32, 2, 8, 32, 0]) + name(tensor) for arena, tensor in ((0, "x"), (1, "y")))
+seed("table", "built", bytes([2 | 2 << 2]) + name("g") + name("h") + rows)
+strings = b"g\x00x\x00"
+arena = struct.pack("<QQIIIIII64x", 0, 0, 0, 0, 0, 0, 0, 0)
+buffer = struct.pack("<QQQ8Q8xIIIIII", 0, 0, 32, 8, *[0] * 7, 0, 2, F32, 1, 0, 0)
+seed("table", "bytes", struct.pack("<IIIIQQ", 0x54424D48, 1, 1, 1, len(strings), 8) + arena + buffer + strings + b"metadata")

@@ -1,0 +1,142 @@
+#include "tests/fuzz/worker.h"
+
+#include <sys/mman.h>
+#include <sys/stat.h>
+
+#include "daemon/worker/check.h"
+#include "proto/memfd.h"
+#include "tests/fuzz/world.h"
+
+bool worker_is_lenient;
+
+/* For functions that say whether the job may be done. */
+#define MUST(what)                                                                                                 \
+    do {                                                                                                           \
+        if (!(what)) {                                                                                             \
+            CHECK(worker_is_lenient || !#what);                                                                    \
+            return false;                                                                                          \
+        }                                                                                                          \
+    } while (0)
+
+static bool has_form(const struct job *job)
+{
+    static struct packet packet;
+    struct failure failure = {0};
+
+    packet.header = (struct packet_header){.opcode = job->opcode, .serial = 1};
+    packet.body_size = job_row(job->opcode)->request_size;
+    packet.n_fds = job->n_fds;
+    memcpy(packet.body, &job->request, packet.body_size);
+    if (check_packet(&packet, &failure) && !worker_is_lenient)
+        fprintf(stderr, "the worker refuses: %s\n", failure.detail);
+    MUST(!failure.error);
+    return true;
+}
+
+/* An import maps at no size but the exact one. */
+static bool has_size(const struct job *job, const struct job_extent *extent, unsigned *next)
+{
+    struct stat status;
+
+    if (extent->kind == JOB_EXTENT_CUDA_IPC)
+        return true;
+    MUST(!fstat(job->fds[(*next)++], &status));
+    MUST((uint64_t)status.st_size == extent->size);
+    return true;
+}
+
+static bool spans(const struct job_extent *extent, uint64_t offset, uint64_t bytes)
+{
+    MUST(offset <= extent->size && bytes <= extent->size - offset);
+    return true;
+}
+
+static bool can_code(const struct job_code *code, const struct job_extent *raw, const struct job_extent *coded)
+{
+    uint64_t bytes, elements, units;
+
+    MUST(hbm_shape_bytes(code->dims, code->rank, code->dtype, &bytes));
+    MUST(hbm_shape_elements(code->dims, code->rank, &elements));
+    MUST(hbm_encoding_units(&code->encoding, code->dims, code->rank, &units));
+    return spans(raw, code->raw_offset, bytes) &&
+           spans(coded, code->data_offset, elements * hbm_dtype_bits(code->encoding.stored) / 8) &&
+           spans(coded, code->scale_offset, units * hbm_codec_scale_bytes(code->encoding.codec));
+}
+
+static bool can_file(const struct job *job, unsigned next)
+{
+    const struct job_file_request *request = &job->request.file;
+    size_t size;
+    struct job_range *ranges = memfd_map_sealed(job->fds[next + 1], 1 << 24, &size);
+    bool right = true;
+
+    MUST(ranges && size == request->n_ranges * sizeof(*ranges));
+    for (uint32_t i = 0; i < request->n_ranges && right; i++)
+        right = spans(&request->extent, ranges[i].extent_offset, ranges[i].bytes);
+    munmap(ranges, size);
+    return right;
+}
+
+static bool create(struct world *world, struct job *job)
+{
+    const struct job_create_request *request = &job->request.create;
+
+    job->reply.create.size = request->size;
+    if (request->kind == JOB_EXTENT_CUDA_IPC)
+        job->reply.create.token = ++world->blocks;
+    else
+        job->reply_fd = memfd_fixed("extent", request->size);
+    return request->kind == JOB_EXTENT_CUDA_IPC || job->reply_fd >= 0;
+}
+
+static bool copy(struct job *job, unsigned next)
+{
+    const struct job_copy_request *request = &job->request.copy;
+
+    job->reply.copy.checksum = 42; /* of everything: so whatever is verified is right */
+    job->reply.copy.nanoseconds = 1000;
+    MUST(!(request->flags & JOB_VERIFY) || request->expected == 42);
+    return has_size(job, &request->source, &next) && has_size(job, &request->target, &next);
+}
+
+static bool perform(struct world *world, struct job *job)
+{
+    union job_request *request = &job->request;
+    unsigned next = 0;
+
+    switch (job->opcode) {
+    case JOB_CREATE:
+        return create(world, job);
+    case JOB_COPY:
+        return copy(job, next);
+    case JOB_ENCODE:
+        job->reply.encode.receipt = (struct hbm_receipt){.sqnr_db = 40, .seconds = 1e-6};
+        return has_size(job, &request->encode.source, &next) && has_size(job, &request->encode.target, &next) &&
+               can_code(&request->encode.code, &request->encode.source, &request->encode.target);
+    case JOB_DECODE:
+        return has_size(job, &request->decode.source, &next) && has_size(job, &request->decode.target, &next) &&
+               can_code(&request->decode.code, &request->decode.target, &request->decode.source);
+    case JOB_HASH:
+        return has_size(job, &request->hash.extent, &next);
+    case JOB_FILE:
+        return has_size(job, &request->file.extent, &next) && can_file(job, next);
+    case JOB_CLIENTS:
+        job->reply.clients.n = world->driver_lists ? request->clients.n : 0;
+        memcpy(job->reply.clients.pids, request->clients.pids, sizeof(job->reply.clients.pids));
+        return true;
+    }
+    return true;
+}
+
+void worker_runs(struct world *world, struct job *job)
+{
+    /* Asked first, failed or not: the owner sent it. */
+    bool form = has_form(job);
+
+    if (!job->error && (!form || !perform(world, job)))
+        job->error = HBM_E_BAD_REQUEST;
+    if (job->error)
+        snprintf(job->detail, sizeof(job->detail), "the world made it fail");
+    if (job->progress)
+        job->progress(job);
+}
