@@ -90,14 +90,15 @@ programs() { # TITLE PROGRAM...
 
 # A daemon on the GPU, which the programs that are clients share.
 start_daemon() {
+    local devices
     mkdir "$scratch/state"
     "$tested/hbmd" --device cuda --runtime-dir "$scratch/run" --state-dir "$scratch/state" >"$logs/hbmd.log" 2>&1 </dev/null &
     daemon=$!
     for _ in {1..300}; do
-        case $("$tested/hbmctl" --runtime-dir "$scratch/run" --json devices 2>/dev/null) in
-            '' | '[]' | *'"starting"'*) sleep 0.1 ;;
-            *) return ;;
-        esac
+        if devices=$("$tested/hbmctl" --runtime-dir "$scratch/run" --json devices 2>/dev/null); then
+            case $devices in '[]' | *'"starting"'*) ;; *) return 0 ;; esac
+        fi
+        sleep 0.1
     done
 }
 
