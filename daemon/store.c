@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <search.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -20,6 +21,7 @@ struct store {
     bool kept; /* there is a keeper */
     uint32_t max, n;
     size_t names_bytes;
+    void *names; /* tsearch: what the keeper has; what it refused is not there to be taken back */
     bool full_said;
     struct list sent;   /* struct store_request: not covered by a barrier yet */
     struct list fenced; /* covered by the one under way */
@@ -52,8 +54,17 @@ int store_new(uv_loop_t *loop, uint32_t max, struct store **ret)
     return 0;
 }
 
+static int by_name(const void *a, const void *b)
+{
+    return strcmp(a, b);
+}
+
 void store_count(struct store *store, const char *name)
 {
+    char *copy = strdup(name);
+
+    if (!copy || !tsearch(copy, &store->names, by_name))
+        free(copy); /* memory is out: this one stays with the keeper until the next start drops it */
     store->n++;
     store->names_bytes += strlen(name) + 1;
 }
@@ -180,13 +191,17 @@ void store_put(struct store *store, struct store_request *request)
 
 void store_remove(struct store *store, const char *name)
 {
-    if (!store->kept)
+    char **found = tfind(name, &store->names, by_name);
+
+    if (!found)
         return;
+    char *counted = *found;
+    tdelete(name, &store->names, by_name);
+    free(counted);
     if (sd_notifyf(0, "FDSTOREREMOVE=1\nFDNAME=%s", name) <= 0)
         log_warning("%s could not be taken back from the service manager", name);
-    if (store->n)
-        store->n--;
-    store->names_bytes -= strlen(name) + 1 < store->names_bytes ? strlen(name) + 1 : store->names_bytes;
+    store->n--;
+    store->names_bytes -= strlen(name) + 1;
     store->full_said = false;
 }
 
@@ -208,6 +223,8 @@ struct store *store_free(struct store *store)
 {
     if (!store)
         return NULL;
+    tdestroy(store->names, free);
+    store->names = NULL;
     if (store->barrier_open && !uv_is_closing((uv_handle_t *)&store->barrier)) {
         uv_close((uv_handle_t *)&store->barrier, barrier_closed);
         store->barrier_fd = fd_close(store->barrier_fd);

@@ -43,6 +43,17 @@ static inline void list_unlink(struct list *node)
     list_init(node);
 }
 
+/* All nodes of `from` go to `head`, which was empty or holds nothing that matters. */
+static inline void list_move_all(struct list *head, struct list *from)
+{
+    list_init(head);
+    if (list_empty(from))
+        return;
+    *head = *from;
+    head->next->prev = head->prev->next = head;
+    list_init(from);
+}
+
 static inline struct list *list_first(const struct list *head)
 {
     return list_empty(head) ? NULL : head->next;

@@ -109,10 +109,12 @@ void arena_holders(const struct arena *arena, char *text, size_t size)
 
 void arena_settled(struct arena *arena)
 {
-    struct list *node;
+    struct list *node, woken;
 
     arena->transition = NULL;
-    while ((node = list_first(&arena->waiters))) {
+    /* Moved aside first: one may start a move for which the next has to wait again, in this arena's list. */
+    list_move_all(&woken, &arena->waiters);
+    while ((node = list_first(&woken))) {
         struct arena_wait *wait = list_entry(node, struct arena_wait, node);
         list_unlink(node);
         wait->ready(wait);

@@ -166,6 +166,6 @@ bool buffer_is_leased(const struct buffer *buffer)
 
 void buffer_release(struct buffer *buffer)
 {
-    if (!buffer->n_leases && !buffer->keep && !buffer->model && !buffer->parent)
+    if (!buffer_is_leased(buffer) && !buffer->keep && !buffer->model && !buffer->parent)
         buffer_free(buffer);
 }

@@ -186,8 +186,12 @@ struct lease *lease_free(struct lease *lease)
     drop_mappings(lease);
     lease_forget(lease);
     if (buffer) {
+        struct buffer *keeper = buffer->parent ? buffer->parent : buffer;
+        struct model *its_model = keeper->model;
         buffer->n_leases--;
-        buffer_release(buffer);
+        buffer_release(keeper);
+        if (its_model)
+            model_release(its_model);
     }
     if (model) {
         model->n_leases--;

@@ -46,9 +46,10 @@ struct model *model_new(struct core *core, struct owner owner, bool shared, uint
 
 void model_wake_waiters(struct model *model)
 {
-    struct list *node;
+    struct list *node, woken;
 
-    while ((node = list_first(&model->waiters))) {
+    list_move_all(&woken, &model->waiters); /* as arena_settled does */
+    while ((node = list_first(&woken))) {
         list_unlink(node);
         struct model_wait *wait = list_entry(node, struct model_wait, node);
         wait->ready(wait);
@@ -121,9 +122,20 @@ struct model *model_free(struct model *model)
     return NULL;
 }
 
+/* Of its own, of its buffers' and of their scales': all of them keep an unlisted model. */
+static bool is_leased(const struct model *model)
+{
+    if (model->n_leases)
+        return true;
+    list_for_each(node, &model->buffers)
+        if (buffer_is_leased(list_entry(node, struct buffer, model_node)))
+            return true;
+    return false;
+}
+
 void model_release(struct model *model)
 {
-    if (!model->n_leases && !model->listed)
+    if (!model->listed && !is_leased(model))
         model_free(model);
 }
 

@@ -9,7 +9,7 @@ struct private_copy {
     uint64_t original; /* id */
     struct owner owner;
     struct extent *source;
-    uint64_t offset;
+    struct buffer form; /* of the original, as it was when its bytes began to be copied: nothing but plain fields is used */
     struct extent_create create;
     struct job job;
     void (*done)(void *context, uint64_t buffer, int error, const char *detail);
@@ -41,15 +41,15 @@ static void copied(struct job *job)
         end(copy, 0, error, job->error ? job->detail : detail);
         return;
     }
-    struct buffer_spec spec = {.dtype = original->dtype, .rank = original->rank, .dims = original->dims, .size = original->size};
+    struct buffer_spec spec = {.dtype = copy->form.dtype, .rank = copy->form.rank, .dims = copy->form.dims, .size = copy->form.size};
     struct buffer *buffer = buffer_new(arena, &spec, &error, detail);
     if (!buffer) {
         arena_free(arena);
         end(copy, 0, error, detail);
         return;
     }
-    buffer->encoding = original->encoding;
-    buffer->version = original->version;
+    buffer->encoding = copy->form.encoding;
+    buffer->version = copy->form.version;
     ledger_put_arena(copy->core, arena);
     ledger_put_buffer(copy->core, buffer);
     end(copy, buffer->id, 0, "");
@@ -67,6 +67,12 @@ static void created(struct extent_create *create)
         return;
     }
     struct job_copy_request *request = &copy->job.request.copy;
+    copy->form = *original;
+    if (original->size > create->size) { /* it grew while there was no memory yet */
+        extent_unref(create->extent);
+        end(copy, 0, HBM_E_BUSY, "it took another form meanwhile");
+        return;
+    }
     copy->source = extent_ref(original->arena->extent);
     extent_describe(copy->source, &copy->job, &request->source);
     extent_describe(create->extent, &copy->job, &request->target);

@@ -30,6 +30,7 @@ static void grant(struct core *core, struct call *call, struct buffer *buffer, c
     struct lease *lease = lease_new_buffer(call->session, buffer, args->access, args->flags & WIRE_UNLOCKED, &error, detail);
 
     if (!lease) {
+        buffer_release(buffer); /* a private copy is nobody's without one */
         call_refuse(call, error, "%s", detail);
         return;
     }
