@@ -3,6 +3,7 @@
  *   bits 0-30   count    locks held on the arena by this session, over all its leases and threads
  *   bit  31     RECLAIM  set by the daemon: please let go when the count is 0
  *   bit  32     AWAY     set by libhbm: the arena is unmapped here; locking needs a round trip
+ *   bit  33     LANDING  set by libhbm: mapped, and not to be locked yet (see lockword_land)
  *   bits 48-63  epoch    moves the arena has made under this mapping
  *
  * While the count is above 0 a lock succeeds whatever RECLAIM says. At 0 with RECLAIM set, libhbm swaps the word
@@ -17,6 +18,7 @@
 #define LOCKWORD_COUNT ((uint64_t)0x7fffffff)
 #define LOCKWORD_RECLAIM ((uint64_t)1 << 31)
 #define LOCKWORD_AWAY ((uint64_t)1 << 32)
+#define LOCKWORD_LANDING ((uint64_t)1 << 33)
 #define LOCKWORD_EPOCH_SHIFT 48
 #define LOCKWORD_SLOTS 8192 /* words in a session's page: arenas it can map at once */
 #define LOCKWORD_PAGE_BYTES (LOCKWORD_SLOTS * sizeof(uint64_t))
@@ -35,7 +37,7 @@ static inline enum lockword_result lockword_lock(_Atomic uint64_t *word)
     for (;;) {
         uint64_t count = old & LOCKWORD_COUNT;
 
-        if ((old & LOCKWORD_AWAY) || ((old & LOCKWORD_RECLAIM) && count == 0))
+        if ((old & (LOCKWORD_AWAY | LOCKWORD_LANDING)) || ((old & LOCKWORD_RECLAIM) && count == 0))
             return LOCKWORD_ABSENT;
         if (count == LOCKWORD_COUNT)
             return LOCKWORD_MISUSE;
@@ -62,7 +64,7 @@ static inline bool lockword_try_release(_Atomic uint64_t *word)
     uint64_t old = atomic_load_explicit(word, memory_order_acquire);
 
     for (;;) {
-        if ((old & LOCKWORD_AWAY) || !(old & LOCKWORD_RECLAIM) || (old & LOCKWORD_COUNT))
+        if ((old & (LOCKWORD_AWAY | LOCKWORD_LANDING | LOCKWORD_COUNT)) || !(old & LOCKWORD_RECLAIM))
             return false;
         uint64_t away = (old & ~LOCKWORD_RECLAIM) | LOCKWORD_AWAY;
         if (atomic_compare_exchange_weak_explicit(word, &old, away, memory_order_acq_rel, memory_order_acquire))
@@ -70,8 +72,28 @@ static inline bool lockword_try_release(_Atomic uint64_t *word)
     }
 }
 
-/* The arena is mapped (again): present, next epoch, `locks` locks held. Only while AWAY or before first use. A RECLAIM
- * that came while the fd was on its way stays set: it asks for what has just been mapped. */
+/* The arena is mapped (again), by what a connection brought that may be gone by now: the daemon counts it as mapped from
+ * here on, and nobody can lock it. If the connection still lives afterwards, a daemon that comes later finds it counted,
+ * and lockword_arrive follows; else one may have read AWAY already and moved the arena: lockword_turn_back, unmap. */
+static inline void lockword_land(_Atomic uint64_t *word)
+{
+    uint64_t old = atomic_load_explicit(word, memory_order_relaxed);
+
+    while (!atomic_compare_exchange_weak(word, &old, (old & ~LOCKWORD_AWAY) | LOCKWORD_LANDING))
+        ;
+}
+
+static inline void lockword_turn_back(_Atomic uint64_t *word)
+{
+    uint64_t old = atomic_load_explicit(word, memory_order_relaxed);
+
+    while (!atomic_compare_exchange_weak(word, &old,
+                                         (old & ~(LOCKWORD_LANDING | LOCKWORD_COUNT)) | LOCKWORD_AWAY))
+        ;
+}
+
+/* The arena is mapped (again): present, next epoch, `locks` locks held. Only while AWAY or LANDING, or before first use.
+ * A RECLAIM that came while the fd was on its way stays set: it asks for what has just been mapped. */
 static inline void lockword_arrive(_Atomic uint64_t *word, uint64_t locks)
 {
     uint64_t old = atomic_load_explicit(word, memory_order_relaxed), fresh;
@@ -81,13 +103,13 @@ static inline void lockword_arrive(_Atomic uint64_t *word, uint64_t locks)
     while (!atomic_compare_exchange_weak_explicit(word, &old, fresh, memory_order_release, memory_order_relaxed));
 }
 
-/* Daemon side. */
+/* Daemon side. Both return the word as it was. */
 static inline uint64_t lockword_request(_Atomic uint64_t *word)
 {
     return atomic_fetch_or_explicit(word, LOCKWORD_RECLAIM, memory_order_acq_rel);
 }
 
-static inline void lockword_withdraw(_Atomic uint64_t *word)
+static inline uint64_t lockword_withdraw(_Atomic uint64_t *word)
 {
-    atomic_fetch_and_explicit(word, ~LOCKWORD_RECLAIM, memory_order_acq_rel);
+    return atomic_fetch_and_explicit(word, ~LOCKWORD_RECLAIM, memory_order_acq_rel);
 }

@@ -21,7 +21,7 @@ static bool take_slot(struct session *session, uint32_t *slot)
 {
     for (uint32_t i = 0; i < LOCKWORD_SLOTS; i++) {
         uint32_t at = (session->slot_hint + i) % LOCKWORD_SLOTS;
-        if (session->slots[at])
+        if (session->slots[at] || (session->reserved[at / 64] >> (at % 64) & 1))
             continue;
         session->slot_hint = at + 1;
         *slot = at;

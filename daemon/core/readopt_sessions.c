@@ -92,13 +92,11 @@ int readopt_session(struct readopt *readopt, struct ledger_row *row)
 
 /* ---- Leases and mappings ---- */
 
-/* The word says whether the client has it mapped: it went on locking and letting go while nobody was here. */
+/* The word says whether the client has it mapped: it went on locking and letting go while nobody was here. Whoever
+ * asked for it back is gone. In one step: what is read as AWAY can't be landing on by the time it is withdrawn. */
 static void read_word(struct mapping *mapping)
 {
-    _Atomic uint64_t *word = &mapping->session->words[mapping->slot];
-
-    mapping->present = !(atomic_load(word) & LOCKWORD_AWAY);
-    lockword_withdraw(word); /* whoever asked for it back is gone */
+    mapping->present = !(lockword_withdraw(&mapping->session->words[mapping->slot]) & LOCKWORD_AWAY);
 }
 
 /* stale is set if the row names another extent than what is mapped. */

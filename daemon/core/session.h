@@ -32,6 +32,7 @@ struct session {
     struct list leases, mappings, calls;
     struct mapping **slots; /* LOCKWORD_SLOTS pointers */
     uint32_t slot_hint;
+    uint64_t reserved[LOCKWORD_SLOTS / 64]; /* slots that the client still uses for leases that were lost */
     uint64_t former[256]; /* ids of buffers it once leased, a ring: STALE instead of NOT_FOUND */
     unsigned former_next;
     /* The link's; NULL when there is none. Events never wait and never fail the caller. */
@@ -57,6 +58,27 @@ int session_map_page(struct session *session);
 /* Puts pidfd and page where they outlive us; ready is called when that is done, possibly at once. */
 void session_start(struct session *session);
 struct session *session_get(struct core *core, uint64_t id);
+
+/* What the client of a DETACHED session has, by its own account (daemon/core/resume.c). */
+struct resume {
+    const uint64_t *leases; /* ids */
+    uint32_t n_leases;
+    const uint64_t *slots; /* LOCKWORD_SLOTS bits: it maps something there */
+    uint64_t *lost;        /* room for n_leases; filled with those that are not known */
+    uint32_t n_lost;
+    uint64_t *sorted; /* room for n_leases */
+};
+/* The session of that id, if it is detached, that secret is its own, and `who` with `pid` is whom it belongs to. NULL
+ * says not which. */
+struct session *session_to_resume(struct core *core, uint64_t id, const uint8_t secret[32], const struct principal *who,
+                                  int32_t pid);
+/* Fills `lost` and changes nothing. */
+void session_compare(struct session *session, struct resume *resume);
+/* Its client is back, on session->link: leases that it does not list end, and what it maps now is counted as mapped.
+ * May end transitions that waited for it. session_compare comes before. */
+void session_resume(struct session *session, const struct principal *who, const char *client,
+                    const struct resume *resume);
+
 /* The client is gone: HUP, violation, kick or BYE (clean = it unmapped everything first). */
 void session_gone(struct session *session, bool clean, const char *why);
 /* Its pidfd fired. */

@@ -28,6 +28,7 @@ static const handler handlers[WIRE_OPCODES] = {
     [WIRE_TRANSFER] = handle_transfer,
     [WIRE_OP_WAIT] = handle_op_wait,
     [WIRE_OP_CANCEL] = handle_op_cancel,
+    [WIRE_RESUME] = handle_resume,
 };
 
 static const char *violation(const struct link *link, const struct packet *packet, const struct wire_row *row)
@@ -39,7 +40,7 @@ static const char *violation(const struct link *link, const struct packet *packe
     if (row->opcode >= WIRE_EVENT_FIRST)
         return "an event, which only the daemon sends";
     if (row->needs == WIRE_NEEDS_FRESH && link->state != LINK_FRESH)
-        return "a second HELLO";
+        return row->opcode == WIRE_HELLO ? "a second HELLO" : "a RESUME after its HELLO";
     if (row->needs == WIRE_NEEDS_OPEN && link->state != LINK_OPEN)
         return "a request before its HELLO was answered";
     if (packet->body_size != row->request_size)

@@ -28,6 +28,15 @@ static void kick(struct session *session, int error, const char *reason)
         link_doom(session->link, error, reason);
 }
 
+void link_take_session(struct link *link, struct session *session)
+{
+    link->session = session;
+    session->link = link;
+    session->send_reclaim = send_reclaim;
+    session->send_op_ended = send_op_ended;
+    session->kick = kick;
+}
+
 /* The store has the session: from here on a restart finds it. */
 static void ready(struct session *session, int error)
 {
@@ -75,11 +84,7 @@ void handle_hello(struct link *link, const struct packet_header *header, struct 
     timer_stop(link->core, &link->hello);
     link->state = LINK_GREETED;
     link->hello_serial = header->serial;
-    link->session = session;
-    session->link = link;
-    session->send_reclaim = send_reclaim;
-    session->send_op_ended = send_op_ended;
-    session->kick = kick;
+    link_take_session(link, session);
     session->ready = ready;
     if (watch_session(link->server, session)) {
         link_doom(link, HBM_E_SYSTEM, "the client's process cannot be watched");

@@ -11,6 +11,8 @@
 HANDLER(handle_hello);
 HANDLER(handle_device);
 HANDLER(handle_bye);
+/* handle_resume.c */
+HANDLER(handle_resume);
 /* handle_buffer.c */
 HANDLER(handle_alloc);
 HANDLER(handle_attach);

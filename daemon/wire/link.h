@@ -46,6 +46,8 @@ struct link {
 
 /* Takes fd and peer->pidfd on success. NULL: memory is out. */
 struct link *link_new(struct wire_server *server, int fd, struct peer *peer);
+/* What core has to say to the session's client goes out here from now on. */
+void link_take_session(struct link *link, struct session *session);
 /* Sends or queues. fds are borrowed. What does not fit dooms the link; nothing is reported to the caller. */
 void link_send(struct link *link, const struct packet_header *header, const void *body, size_t size, const int *fds,
                unsigned n_fds);
