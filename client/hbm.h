@@ -10,7 +10,12 @@
  * The library loads on machines without CUDA; libcuda is looked for when a GPU buffer is first mapped, and the
  * calling thread's current context is used, or the device's primary context if there is none.
  *
- * If the daemon goes away, calls return HBM_E_DISCONNECTED and what is mapped stays mapped. */
+ * If the daemon goes away, what is mapped stays mapped, and locks of resident memory go on. When another has taken its
+ * place (systemd or `hbmd --supervise` see to that, and keep the memory), the session goes on with it: same leases, ids
+ * and pointers. Calls made in between wait for it, up to reconnect_ms on top of their own timeouts, then return
+ * HBM_E_DISCONNECTED. Of the calls that it left unanswered, those that only ask or attach, lock or detach are asked
+ * again; the others return HBM_E_RETRY: what they asked for is done or not, and has to be looked at. A session that the
+ * daemon ended itself, or does not know any more, is DISCONNECTED for good: open another. */
 #pragma once
 
 #include <stddef.h>
@@ -39,24 +44,29 @@ const char *hbm_last_error_detail(void);
 
 /* ---- Sessions ---- */
 
-enum { HBM_NO_THREAD = 1 }; /* no internal thread: poll hbm_event_fd() and call hbm_dispatch() */
+enum {
+    HBM_NO_THREAD = 1,    /* no internal thread: poll hbm_event_fd() and call hbm_dispatch() */
+    HBM_NO_RECONNECT = 2, /* DISCONNECTED as soon as the daemon goes away, and for good */
+};
 
 struct hbm_options {
     const char *runtime_dir; /* NULL: HBM_RUNTIME_DIR, else /run/hbmd if it is there, else $XDG_RUNTIME_DIR/hbmd */
     const char *socket;      /* NULL: hbmd.sock in runtime_dir; else the whole path */
     const char *client;      /* shown to operators; NULL: the program's name */
     unsigned flags;
+    uint32_t reconnect_ms; /* how long calls wait for a daemon that went away; 0: 10 s */
 };
 
 /* options may be NULL. */
 int hbm_open(const struct hbm_options *options, hbm_session **ret);
-/* Unmaps everything of the session, tells the daemon, frees it. GPU work on its buffers must be done.
- * NULL is fine. Leases, models and ops of the session are freed with it. */
+/* Unmaps everything of the session, tells the daemon (waiting for it as calls do), frees it. GPU work on its
+ * buffers must be done. NULL is fine. Leases, models and ops of the session are freed with it. */
 void hbm_close(hbm_session *session);
 /* Readable when hbm_dispatch() has something to do; for HBM_NO_THREAD, INVALID without. Owned by the session. */
 int hbm_event_fd(hbm_session *session);
 /* Handles what has arrived: lets go of unlocked arenas that the daemon asked back. Never waits for an answer of the
- * daemon, but for the GPU work that the arena was unlocked behind. DISCONNECTED once the daemon is gone. */
+ * daemon, but for the GPU work that the arena was unlocked behind. DISCONNECTED once the session is for good: while the daemon
+ * is only away this looks for it, at the times when hbm_event_fd() is readable. */
 int hbm_dispatch(hbm_session *session);
 
 struct hbm_device_info {
@@ -123,7 +133,7 @@ int hbm_attach_id(hbm_session *session, uint64_t id, unsigned access, unsigned f
 void hbm_lease_info(const hbm_lease *lease, struct hbm_info *ret);
 /* The address, the same for the lease's whole life: also while nothing is mapped there. */
 void *hbm_pointer(const hbm_lease *lease);
-/* Ends the lease and frees it (also on DISCONNECTED); unmaps with the last of its arena. GPU work on it must be done. */
+/* Ends the lease and frees it (also on DISCONNECTED; while the daemon is away, it hears of it when it is back); unmaps with the last of its arena. GPU work on it must be done. */
 int hbm_detach(hbm_lease *lease);
 /* Removes a buffer: BUSY while anyone leases it. */
 int hbm_free(hbm_session *session, uint64_t id);
@@ -132,7 +142,8 @@ int hbm_free(hbm_session *session, uint64_t id);
  * only when the work queued on these streams until now has finished. n = 0 promises that the work is done.
  * While the arena is resident neither call enters the kernel (n = 0). */
 int hbm_unlock(hbm_lease *lease, void *const *streams, unsigned n);
-/* Resident again, at the same address. NO_MEMORY or TIMEOUT leave it unlocked. */
+/* Resident again, at the same address. NO_MEMORY or TIMEOUT leave it unlocked. LOST: the daemon lost the lease in a
+ * restart; what is mapped stays readable until it is detached. */
 int hbm_lock(hbm_lease *lease, uint32_t timeout_ms);
 /* All or nothing. At most 128 arenas that are away. */
 int hbm_lock_many(hbm_lease *const *leases, unsigned n, uint32_t timeout_ms);
@@ -168,7 +179,8 @@ struct hbm_publish {
  * HBM_WAIT nor HBM_REPLACE given. */
 int hbm_publish_begin(hbm_session *session, const struct hbm_publish *spec, uint32_t timeout_ms, hbm_model **ret,
                       int *must_build);
-/* Seals (or discards) the model, unmaps it here and frees the handle. GPU work on it must be done. */
+/* Seals (or discards) the model, unmaps it here and frees the handle. GPU work on it must be done. BUILDER_DIED: the
+ * daemon restarted since it was begun, which discards it. */
 int hbm_publish_commit(hbm_model *model);
 int hbm_publish_abort(hbm_model *model);
 
@@ -219,7 +231,8 @@ struct hbm_op_status {
     uint64_t bytes_done, bytes_total;
     struct hbm_receipt receipt;
 };
-/* HBM_E_TIMEOUT if it has not ended in time (0 polls); else the op's own error. status may be NULL. */
+/* HBM_E_TIMEOUT if it has not ended in time (0 polls); else the op's own error; HBM_E_RETRY if the daemon restarted
+ * meanwhile, which ends its ops, done or not done. status may be NULL. */
 int hbm_op_wait(hbm_op *op, uint32_t timeout_ms, struct hbm_op_status *status);
 int hbm_op_cancel(hbm_op *op);
 uint64_t hbm_op_id(const hbm_op *op);

@@ -11,23 +11,37 @@ _Static_assert(HBM_WAIT == WIRE_WAIT && HBM_UNLOCKED == WIRE_UNLOCKED && HBM_KEE
                    HBM_DEVICE_ANY == WIRE_DEVICE_ANY,
                "flags are those of the wire");
 
-void lease_give_back(hbm_session *session, uint64_t lease)
+int lease_end(hbm_session *session, uint64_t lease, uint64_t life)
 {
     struct wire_detach_request request = {.lease = lease};
     struct wire_detach_reply reply;
+    int error = conn_call_in(&session->conn, life, WIRE_DETACH, &request, &reply);
+
+    return error > 0 ? 0 : error; /* not presented to the next daemon, it has ended */
+}
+
+void lease_give_back(hbm_session *session, uint64_t lease, uint64_t life)
+{
     struct error_kept kept;
 
     error_keep(&kept);
-    conn_call(&session->conn, WIRE_DETACH, &request, &reply, NULL, 0, NULL);
+    lease_end(session, lease, life);
     error_restore(&kept);
 }
 
-void lease_free(hbm_lease *lease)
+int lease_set_lost(void)
+{
+    return set_error(HBM_E_LOST, "after the daemon's restart it was not there any more; what is mapped here stays "
+                                 "until it is detached");
+}
+
+uint64_t lease_free(hbm_lease *lease)
 {
     if (!lease->session->inert)
         mapping_leave(lease->session, &lease->hold);
-    session_remove(lease->session, &lease->node);
+    uint64_t life = session_remove(lease->session, &lease->node);
     free(lease);
+    return life;
 }
 
 static int check_placed(const struct wire_grant *grant)
@@ -38,7 +52,7 @@ static int check_placed(const struct wire_grant *grant)
     return 0;
 }
 
-static int join_and_lock(hbm_lease *lease, int fd, uint64_t before, bool lock, uint32_t timeout_ms)
+static int join_and_lock(hbm_lease *lease, int fd, uint64_t before, uint64_t life, bool lock, uint32_t timeout_ms)
 {
     const struct wire_grant *grant = &lease->grant;
     struct arena_grant arena = {
@@ -50,6 +64,7 @@ static int join_and_lock(hbm_lease *lease, int fd, uint64_t before, bool lock, u
         .access = grant->access,
         .present = grant->present,
         .ipc_handle = grant->ipc_handle,
+        .life = life,
     };
     int error = check_placed(grant);
 
@@ -60,7 +75,8 @@ static int join_and_lock(hbm_lease *lease, int fd, uint64_t before, bool lock, u
     return error;
 }
 
-/* Turns a reply into a lease. `error` is that of the call: a grant may have come although it failed. */
+/* Turns a reply into a lease. `error` is that of the call: a grant may have come although it failed. CONN_CUT: it came
+ * in a life that is past, so that there is no such lease. */
 static int take_grant(hbm_session *session, int error, const struct wire_grant *grant, struct conn_fds *fds,
                       uint64_t before, bool lock, uint32_t timeout_ms, hbm_lease **ret)
 {
@@ -76,14 +92,16 @@ static int take_grant(hbm_session *session, int error, const struct wire_grant *
         lease->session = session;
         lease->grant = *grant;
         lease->grant.name[sizeof(lease->grant.name) - 1] = 0;
-        session_add(session, &session->leases, &lease->node);
-        error = join_and_lock(lease, fd, before, lock, timeout_ms);
+        if (!session_add(session, &session->leases, &lease->node, fds->life)) {
+            free(lease);
+            return CONN_CUT;
+        }
+        error = join_and_lock(lease, fd, before, fds->life, lock, timeout_ms);
     }
     if (error) {
-        if (lease)
-            lease_free(lease);
+        uint64_t life = lease ? lease_free(lease) : fds->life;
         if (grant->lease)
-            lease_give_back(session, grant->lease);
+            lease_give_back(session, grant->lease, life);
         return error;
     }
     *ret = lease;
@@ -142,15 +160,15 @@ int hbm_alloc(hbm_session *session, const struct hbm_spec *spec, hbm_lease **ret
         strcpy(request.spec.group, spec->group);
     uint64_t before = mapping_epoch(session);
     error = conn_call(&session->conn, WIRE_ALLOC, &request, &reply, NULL, 0, &fds);
-    return take_grant(session, error, &reply.grant, &fds, before, true, HBM_FOREVER, ret);
+    error = take_grant(session, error, &reply.grant, &fds, before, true, HBM_FOREVER, ret);
+    return error == CONN_CUT ? conn_retry() : error;
 }
 
 static int attach(hbm_session *session, uint64_t id, const char *name, unsigned access, unsigned flags,
                   uint32_t timeout_ms, hbm_lease **ret)
 {
     struct wire_attach_request request = {.id = id, .access = access, .flags = flags, .timeout_ms = timeout_ms};
-    struct wire_attach_reply reply;
-    CONN_FDS fds = {0};
+    int error;
 
     if (!ret)
         return set_error(HBM_E_INVALID, "ret is NULL");
@@ -160,9 +178,14 @@ static int attach(hbm_session *session, uint64_t id, const char *name, unsigned 
         return set_error(HBM_E_INVALID, "flags has bits that hbm_attach does not take (0x%x)", flags);
     if (name)
         strcpy(request.name, name);
-    uint64_t before = mapping_epoch(session);
-    int error = conn_call(&session->conn, WIRE_ATTACH, &request, &reply, NULL, 0, &fds);
-    return take_grant(session, error, &reply.grant, &fds, before, !(flags & HBM_UNLOCKED), timeout_ms, ret);
+    do {
+        struct wire_attach_reply reply;
+        CONN_FDS fds = {0};
+        uint64_t before = mapping_epoch(session);
+        error = conn_call_again(&session->conn, WIRE_ATTACH, &request, &request.timeout_ms, &reply, &fds);
+        error = take_grant(session, error, &reply.grant, &fds, before, !(flags & HBM_UNLOCKED), timeout_ms, ret);
+    } while (error == CONN_CUT);
+    return error;
 }
 
 int hbm_attach(hbm_session *session, const char *name, unsigned access, unsigned flags, uint32_t timeout_ms,
@@ -213,17 +236,16 @@ void hbm_lease_info(const hbm_lease *lease, struct hbm_info *ret)
 
 int hbm_detach(hbm_lease *lease)
 {
-    struct wire_detach_reply reply;
-
     if (!lease)
         return set_error(HBM_E_INVALID, "the lease is NULL");
     hbm_session *session = lease->session;
-    struct wire_detach_request request = {.lease = lease->grant.lease};
+    uint64_t id = lease->grant.lease;
+    bool lost = lease->lost;
     int error = session_check(session);
     if (error)
         return error;
-    lease_free(lease);
-    return conn_call(&session->conn, WIRE_DETACH, &request, &reply, NULL, 0, NULL);
+    uint64_t life = lease_free(lease);
+    return lost ? 0 : lease_end(session, id, life);
 }
 
 int hbm_free(hbm_session *session, uint64_t id)

@@ -1,5 +1,3 @@
-#include "client/lib/conn.h"
-
 #include <errno.h>
 #include <poll.h>
 #include <stdio.h>
@@ -7,24 +5,12 @@
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
+#include <sys/timerfd.h>
 
+#include "client/lib/conn_internal.h"
 #include "client/lib/error.h"
 #include "client/lib/util.h"
-#include "proto/messages.h"
 #include "proto/table.h"
-
-struct conn_call {
-    struct conn_call *next;
-    pthread_cond_t turn; /* done, or nobody reads */
-    const struct wire_row *row;
-    uint32_t serial;
-    bool started; /* the reply's first packet came */
-    bool done;
-    int status;
-    void *reply;
-    struct conn_fds fds;
-    char detail[sizeof(((struct packet_refusal *)0)->detail)];
-};
 
 int conn_take_fd(struct conn_fds *fds, unsigned i)
 {
@@ -57,33 +43,50 @@ static bool gather_fds(struct conn_fds *fds, struct packet *packet)
     return true;
 }
 
+static int watch(struct conn *conn, int fd)
+{
+    return fd < 0 ? -1 : epoll_ctl(conn->epoll, EPOLL_CTL_ADD, fd, &(struct epoll_event){.events = EPOLLIN});
+}
+
+static void forget_reason(struct conn *conn)
+{
+    conn->goodbye = 0;
+    snprintf(conn->reason, sizeof(conn->reason), "%s closed it", conn->peer);
+}
+
 int conn_init(struct conn *conn, int socket, const char *peer)
 {
-    struct epoll_event wake = {.events = EPOLLIN}, armed = {.events = EPOLLIN};
+    pthread_condattr_t monotonic;
 
-    *conn = (struct conn){.socket = socket};
+    *conn = (struct conn){.socket = socket, .life = 1};
     pthread_mutex_init(&conn->mutex, NULL);
     pthread_mutex_init(&conn->send_mutex, NULL);
-    snprintf(conn->reason, sizeof(conn->reason), "%s closed it", peer);
+    pthread_condattr_init(&monotonic);
+    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+    pthread_cond_init(&conn->changed, &monotonic);
+    pthread_condattr_destroy(&monotonic);
+    snprintf(conn->peer, sizeof(conn->peer), "%s", peer);
+    forget_reason(conn);
     conn->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    conn->timer = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK);
     conn->epoll = epoll_create1(EPOLL_CLOEXEC);
-    if (conn->wake < 0 || conn->epoll < 0 || epoll_ctl(conn->epoll, EPOLL_CTL_ADD, conn->wake, &wake) < 0 ||
-        epoll_ctl(conn->epoll, EPOLL_CTL_ADD, conn->socket, &armed) < 0)
+    if (conn->epoll < 0 || watch(conn, conn->wake) < 0 || watch(conn, conn->timer) < 0 || watch(conn, socket) < 0)
         return set_system_error("epoll", errno);
     return 0;
 }
 
 void conn_forget(struct conn *conn)
 {
-    int fds[] = {TAKE_FD(conn->socket), TAKE_FD(conn->epoll), TAKE_FD(conn->wake)};
+    int fds[] = {TAKE_FD(conn->socket), TAKE_FD(conn->epoll), TAKE_FD(conn->wake), TAKE_FD(conn->timer)};
 
-    for (unsigned i = 0; i < 3; i++)
+    for (unsigned i = 0; i < sizeof(fds) / sizeof(fds[0]); i++)
         close_fd_at(&fds[i]);
 }
 
 void conn_clear(struct conn *conn)
 {
     conn_forget(conn);
+    pthread_cond_destroy(&conn->changed);
     pthread_mutex_destroy(&conn->mutex);
     pthread_mutex_destroy(&conn->send_mutex);
 }
@@ -97,24 +100,17 @@ void conn_wake(struct conn *conn)
     }
 }
 
-int conn_lost(struct conn *conn)
-{
-    if (conn->goodbye && conn->goodbye != HBM_E_DISCONNECTED)
-        return set_error(HBM_E_DISCONNECTED, "%s: %s", hbm_error_what(conn->goodbye), conn->reason);
-    return set_error(HBM_E_DISCONNECTED, "%s", conn->reason);
-}
+/* The functions from here to conn_read_one run with conn->mutex held. */
 
-/* The functions from here to the next public one run with conn->mutex held. */
-
-static void arm(struct conn *conn, bool on)
+void conn_arm(struct conn *conn, bool on)
 {
     struct epoll_event event = {.events = on ? EPOLLIN : 0};
 
-    if (!conn->dead)
+    if (conn->state == CONN_UP)
         epoll_ctl(conn->epoll, EPOLL_CTL_MOD, conn->socket, &event);
 }
 
-static void hand_turn_on(struct conn *conn)
+void conn_hand_turn_on(struct conn *conn)
 {
     if (conn->reading)
         return;
@@ -132,13 +128,27 @@ static void finish(struct conn_call *call, int status)
     pthread_cond_signal(&call->turn);
 }
 
+/* A daemon that stops, or dies without a word, will be back; one that said why it ends this will not have it again. */
+static bool is_cut(const struct conn *conn)
+{
+    return conn->may_return && (!conn->goodbye || conn->goodbye == HBM_E_SHUTTING_DOWN);
+}
+
 static void die(struct conn *conn)
 {
-    conn->dead = true;
+    bool cut = is_cut(conn);
+
+    if (conn->state != CONN_UP)
+        return;
     epoll_ctl(conn->epoll, EPOLL_CTL_DEL, conn->socket, NULL);
+    shutdown(conn->socket, SHUT_RDWR);
+    conn->state = cut ? CONN_DOWN : CONN_DEAD;
+    conn->presented = false;
     for (struct conn_call *call = conn->calls; call; call = call->next)
         if (!call->done)
-            finish(call, HBM_E_DISCONNECTED);
+            finish(call, cut ? CONN_CUT : HBM_E_DISCONNECTED);
+    pthread_cond_broadcast(&conn->changed);
+    conn_wake(conn);
 }
 
 static void die_of_nonsense(struct conn *conn, const char *sentence)
@@ -190,6 +200,8 @@ static void take_reply(struct conn *conn, struct packet *packet)
     }
     if (packet->body_size != call->row->reply_size)
         return die_of_nonsense(conn, "the daemon answered with a message of another size");
+    if (call->row->opcode == WIRE_BYE) /* the end that follows is meant */
+        conn->may_return = false;
     if (!call->started)
         memcpy(call->reply, packet->body, packet->body_size);
     call->started = true;
@@ -232,7 +244,7 @@ static void deliver(struct conn *conn, int error, struct packet *packet)
     packet_close_fds(packet);
 }
 
-static void read_one(struct conn *conn)
+void conn_read_one(struct conn *conn)
 {
     struct packet packet;
 
@@ -243,112 +255,84 @@ static void read_one(struct conn *conn)
     pthread_mutex_lock(&conn->mutex);
     conn->reading = false;
     deliver(conn, error, &packet);
-}
-
-static void await(struct conn *conn, struct conn_call *call)
-{
-    while (!call->done) {
-        if (conn->reading) {
-            pthread_cond_wait(&call->turn, &conn->mutex);
-            continue;
-        }
-        read_one(conn);
-        if (conn->on_reclaim && conn->reclaim) {
-            hand_turn_on(conn);
-            pthread_mutex_unlock(&conn->mutex);
-            conn->on_reclaim(conn->context);
-            pthread_mutex_lock(&conn->mutex);
-        }
-    }
+    if (conn->state != CONN_UP)
+        pthread_cond_broadcast(&conn->changed);
 }
 
 /* ---- */
 
-static bool join(struct conn *conn, struct conn_call *call)
-{
-    bool alive;
-
-    pthread_mutex_lock(&conn->mutex);
-    alive = !conn->dead;
-    if (alive) {
-        if (++conn->serial == 0)
-            conn->serial = 1;
-        call->serial = conn->serial;
-        call->next = conn->calls;
-        conn->calls = call;
-        if (conn->callers++ == 0)
-            arm(conn, false);
-    }
-    pthread_mutex_unlock(&conn->mutex);
-    return alive;
-}
-
-static void leave(struct conn *conn, struct conn_call *call)
-{
-    struct conn_call **link = &conn->calls;
-
-    while (*link != call)
-        link = &(*link)->next;
-    *link = call->next;
-    hand_turn_on(conn);
-    if (--conn->callers == 0)
-        arm(conn, true);
-}
-
-int conn_call(struct conn *conn, uint32_t opcode, const void *request, void *reply, const int *fds, unsigned n_fds,
-              struct conn_fds *out)
-{
-    struct conn_call call = {.row = wire_row(opcode), .reply = reply, .turn = PTHREAD_COND_INITIALIZER};
-
-    memset(reply, 0, call.row->reply_size);
-    if (!join(conn, &call))
-        return conn_lost(conn);
-    struct packet_header header = {.opcode = opcode, .serial = call.serial};
-    pthread_mutex_lock(&conn->send_mutex);
-    int error = packet_send(conn->socket, &header, request, call.row->request_size, fds, n_fds);
-    pthread_mutex_unlock(&conn->send_mutex);
-
-    pthread_mutex_lock(&conn->mutex);
-    /* -EPIPE: the reason may still lie in the socket, so the call reads on until the end of file. */
-    if (!error || error == -EPIPE)
-        await(conn, &call);
-    leave(conn, &call);
-    pthread_mutex_unlock(&conn->mutex);
-    pthread_cond_destroy(&call.turn);
-
-    if (error && error != -EPIPE) {
-        conn_fds_clear(&call.fds);
-        return set_system_error("sendmsg", -error);
-    }
-    if (!call.status && out)
-        *out = call.fds;
-    else
-        conn_fds_clear(&call.fds);
-    if (call.status == HBM_E_DISCONNECTED)
-        return conn_lost(conn);
-    return call.status ? set_error(call.status, "%s", call.detail) : 0;
-}
-
-void conn_send(struct conn *conn, uint32_t opcode, const void *request)
-{
-    struct packet_header header = {.opcode = opcode};
-
-    pthread_mutex_lock(&conn->send_mutex);
-    packet_send(conn->socket, &header, request, wire_row(opcode)->request_size, NULL, 0);
-    pthread_mutex_unlock(&conn->send_mutex);
-}
-
 void conn_dispatch(struct conn *conn)
 {
-    struct pollfd ready = {.fd = conn->socket, .events = POLLIN};
+    struct pollfd ready = {.events = POLLIN};
     uint64_t count;
 
     if (read(conn->wake, &count, sizeof(count)) < 0) {
-        /* EAGAIN: it was the socket that woke us. */
+        /* EAGAIN: it was something else that woke us. */
     }
     pthread_mutex_lock(&conn->mutex);
-    while (!conn->dead && !conn->reading && poll(&ready, 1, 0) == 1)
-        read_one(conn);
-    hand_turn_on(conn);
+    ready.fd = conn->socket;
+    while (conn->state == CONN_UP && !conn->reading && poll(&ready, 1, 0) == 1)
+        conn_read_one(conn);
+    conn_hand_turn_on(conn);
+    pthread_mutex_unlock(&conn->mutex);
+}
+
+bool conn_lives(struct conn *conn, uint64_t life)
+{
+    struct pollfd ends = {.events = POLLRDHUP};
+    bool lives;
+
+    pthread_mutex_lock(&conn->mutex);
+    ends.fd = conn->socket;
+    /* Whether its end has been read yet or not: the kernel knows it before another daemon can start. */
+    lives = conn->state == CONN_UP && conn->life == life && poll(&ends, 1, 0) == 0;
+    pthread_mutex_unlock(&conn->mutex);
+    return lives;
+}
+
+int conn_make_lasting(struct conn *conn, uint32_t patience_ms)
+{
+    pthread_mutex_lock(&conn->mutex);
+    bool up = conn->state == CONN_UP;
+    conn->may_return = up;
+    conn->patience_ms = patience_ms;
+    pthread_mutex_unlock(&conn->mutex);
+    return up ? 0 : conn_lost(conn);
+}
+
+void conn_settle(struct conn *conn, uint32_t opcode, const void *request)
+{
+    struct packet_header header = {.opcode = opcode};
+
+    packet_send(conn->socket, &header, request, wire_row(opcode)->request_size, NULL, 0);
+}
+
+void conn_come_back(struct conn *conn, int socket, void (*settle)(void *context))
+{
+    pthread_mutex_lock(&conn->mutex);
+    while (conn->callers || conn->senders || conn->reading)
+        pthread_cond_wait(&conn->changed, &conn->mutex);
+    close_fd_at(&conn->socket);
+    conn->socket = socket;
+    conn->ending = false;
+    forget_reason(conn);
+    settle(conn->context);
+    conn->reclaim = true; /* who asked in the meantime could only leave it in the words */
+    conn->state = CONN_UP;
+    epoll_ctl(conn->epoll, EPOLL_CTL_ADD, socket, &(struct epoll_event){.events = EPOLLIN});
+    pthread_cond_broadcast(&conn->changed);
+    conn_wake(conn);
+    pthread_mutex_unlock(&conn->mutex);
+}
+
+void conn_give_up(struct conn *conn, int error, const char *reason)
+{
+    pthread_mutex_lock(&conn->mutex);
+    conn->may_return = false;
+    conn->goodbye = error;
+    snprintf(conn->reason, sizeof(conn->reason), "%s", reason);
+    if (conn->state == CONN_DOWN)
+        conn->state = CONN_DEAD;
+    pthread_cond_broadcast(&conn->changed);
     pthread_mutex_unlock(&conn->mutex);
 }

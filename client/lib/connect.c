@@ -65,36 +65,45 @@ static int check_server(int fd, const char *path, const char *dir)
                      peer.uid);
 }
 
-int connect_to_daemon(const struct hbm_options *options, char **path, int *ret)
+static int connect_at(const char *path, int flags, int *ret)
 {
     struct sockaddr_un address = {.sun_family = AF_UNIX};
     char dir[sizeof(address.sun_path)];
-    int error = find_path(options, path);
 
-    if (error)
-        return error;
-    if (strlen(*path) >= sizeof(address.sun_path))
-        return set_error(HBM_E_INVALID, "%s is longer than a socket's path can be (%zu bytes)", *path,
+    if (strlen(path) >= sizeof(address.sun_path))
+        return set_error(HBM_E_INVALID, "%s is longer than a socket's path can be (%zu bytes)", path,
                          sizeof(address.sun_path) - 1);
-    strcpy(address.sun_path, *path);
-    strcpy(dir, *path);
+    strcpy(address.sun_path, path);
+    strcpy(dir, path);
     const char *parent = dirname(dir);
 
-    int CLOSE_FD fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+    int CLOSE_FD fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | flags, 0);
     if (fd < 0)
         return set_system_error("socket", errno);
     while (connect(fd, (struct sockaddr *)&address, sizeof(address)) < 0) {
         if (errno == EINTR)
             continue;
         if (errno == EACCES || errno == EPERM)
-            return set_denied(*path, parent);
+            return set_denied(path, parent);
         if (errno == ENOENT || errno == ECONNREFUSED || errno == ENOTDIR || errno == EPROTOTYPE)
-            return set_error(HBM_E_NO_DAEMON, "%s: %s", *path, errno == ENOENT ? "not there" : "nobody listens");
-        return set_system_error(*path, errno);
+            return set_error(HBM_E_NO_DAEMON, "%s: %s", path, errno == ENOENT ? "not there" : "nobody listens");
+        return set_system_error(path, errno);
     }
-    error = check_server(fd, *path, parent);
+    int error = check_server(fd, path, parent);
     if (error)
         return error;
     *ret = TAKE_FD(fd);
     return 0;
+}
+
+int connect_to_daemon(const struct hbm_options *options, char **path, int *ret)
+{
+    int error = find_path(options, path);
+
+    return error ? error : connect_at(*path, 0, ret);
+}
+
+int connect_again(const char *path, int *ret)
+{
+    return connect_at(path, SOCK_NONBLOCK, ret);
 }

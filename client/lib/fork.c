@@ -56,6 +56,8 @@ static void in_child(void)
         hbm_session *session = CONTAINER(node, hbm_session, all);
         session->inert = true;
         conn_forget(&session->conn);
+        close_fd_at(&session->comeback.socket);
+        session->comeback.socket = -1;
     }
     if (sessions.next != &sessions)
         close_gpu_files();

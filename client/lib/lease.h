@@ -7,6 +7,7 @@
 struct hbm_lease {
     struct node node;
     hbm_session *session;
+    _Atomic bool lost; /* a restarted daemon does not know it: what is mapped stays, and can be let go of */
     struct hold hold;
     struct wire_grant grant;
 };
@@ -24,7 +25,9 @@ struct hbm_model {
     hbm_session *session;
     uint64_t lease;
     uint32_t access;
+    _Atomic bool lost;
     bool building;
+    uint64_t life; /* that it was granted in: what is building ends with it */
     void *bytes; /* the table, mapped */
     size_t size;
     struct table table;
@@ -36,16 +39,22 @@ struct hbm_op {
     struct node node;
     hbm_session *session;
     uint64_t id;
+    uint64_t life; /* that it was started in, and ends with */
 };
 
-/* Let go of the mappings (not in a forked child) and free. Nothing is sent. */
-void lease_free(hbm_lease *lease);
-void model_free(hbm_model *model);
+/* Let go of the mappings (not in a forked child) and free. Nothing is sent. They say in which life: session_remove. */
+uint64_t lease_free(hbm_lease *lease);
+uint64_t model_free(hbm_model *model);
 
+/* DETACH of what is not in the session's lists any more since that life: past, the daemon has ended it unasked. */
+int lease_end(hbm_session *session, uint64_t lease, uint64_t life);
 /* A grant that could not be used goes back; the error set before stays. */
-void lease_give_back(hbm_session *session, uint64_t lease);
+void lease_give_back(hbm_session *session, uint64_t lease, uint64_t life);
+/* Sets and returns LOST. */
+int lease_set_lost(void);
 
-/* Makes a model of a reply: its table and arenas. On failure the lease has been given back. */
+/* Makes a model of a reply: its table and arenas. On failure the lease has been given back. CONN_CUT: it came in a life
+ * that is past, so that there is no such lease. */
 int model_take(hbm_session *session, uint64_t lease, uint32_t access, bool building, bool lock, uint32_t n_fds,
                struct conn_fds *fds, uint64_t before, uint32_t timeout_ms, hbm_model **ret);
 /* Locks the given holds, however many. All or nothing. */

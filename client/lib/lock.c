@@ -10,9 +10,16 @@ static int lease_check(const hbm_lease *lease)
     return lease ? session_check(lease->session) : set_error(HBM_E_INVALID, "the lease is NULL");
 }
 
-int hbm_lock(hbm_lease *lease, uint32_t timeout_ms)
+static int lock_check(const hbm_lease *lease)
 {
     int error = lease_check(lease);
+
+    return error || !lease->lost ? error : lease_set_lost();
+}
+
+int hbm_lock(hbm_lease *lease, uint32_t timeout_ms)
+{
+    int error = lock_check(lease);
 
     return error ? error : residency_lock(lease->session, &(struct hold *){&lease->hold}, 1, timeout_ms);
 }
@@ -36,7 +43,7 @@ int hbm_lock_many(hbm_lease *const *leases, unsigned n, uint32_t timeout_ms)
     if (!holds)
         return set_system_error("malloc", ENOMEM);
     for (unsigned i = 0; i < n; i++) {
-        int error = lease_check(leases[i]);
+        int error = lock_check(leases[i]);
         if (!error && leases[i]->session != leases[0]->session)
             error = set_error(HBM_E_INVALID, "lease %u is of another session than the first", i);
         if (error)

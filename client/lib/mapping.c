@@ -49,6 +49,26 @@ int mapping_let_go(hbm_session *session, struct mapping *mapping, uint64_t locks
     return 0;
 }
 
+static void turn_back(hbm_session *session, struct mapping *mapping)
+{
+    lockword_turn_back(mapping->word);
+    mapping->place.backend->unmap(&mapping->place);
+    mapping_send_released(session, mapping->slot);
+}
+
+bool mapping_land(hbm_session *session, struct mapping *const *mappings, unsigned n, uint64_t life)
+{
+    for (unsigned i = 0; i < n; i++)
+        if (mappings[i]->place.mapped)
+            lockword_land(mappings[i]->word);
+    if (conn_lives(&session->conn, life))
+        return true;
+    for (unsigned i = 0; i < n; i++)
+        if (mappings[i]->place.mapped)
+            turn_back(session, mappings[i]);
+    return false;
+}
+
 void mapping_claim(hbm_session *session, struct mapping *mapping)
 {
     pthread_mutex_lock(&session->mutex);
@@ -61,8 +81,8 @@ void mapping_claim(hbm_session *session, struct mapping *mapping)
 void mapping_unclaim(hbm_session *session, struct mapping *mapping)
 {
     pthread_mutex_lock(&session->mutex);
-    /* What is mapped stays mapped once the daemon is gone. */
-    while (is_wanted_back(mapping->word) && !session->conn.dead) {
+    /* What is mapped stays mapped while the daemon is gone. */
+    while (is_wanted_back(mapping->word) && session->conn.state == CONN_UP) {
         pthread_mutex_unlock(&session->mutex);
         if (lockword_try_release(mapping->word))
             mapping_let_go(session, mapping, 0);
@@ -161,6 +181,8 @@ static int settle_in(hbm_session *session, struct mapping *mapping, const struct
 
     if (usable) {
         error = place->backend->map(place, fd);
+        if (!error && !ipc && !mapping_land(session, &mapping, 1, grant->life))
+            return 0;
         if (!error) {
             hold->locks = lock;
             lockword_arrive(mapping->word, lock);

@@ -9,16 +9,17 @@
 #include "client/lib/residency.h"
 #include "proto/memfd.h"
 
-void model_free(hbm_model *model)
+uint64_t model_free(hbm_model *model)
 {
     for (uint32_t i = 0; model->holds && !model->session->inert && i < model->table.header->n_arenas; i++)
         mapping_leave(model->session, &model->holds[i]);
-    session_remove(model->session, &model->node);
+    uint64_t life = session_remove(model->session, &model->node);
     if (model->bytes)
         munmap(model->bytes, model->size);
     free(model->holds);
     free(model->names.rows);
     free(model);
+    return life;
 }
 
 static int check_rows(const struct table *table)
@@ -91,6 +92,7 @@ static int join_arenas(hbm_model *model, struct conn_fds *fds, uint64_t before, 
             .access = model->access,
             .present = row->present,
             .ipc_handle = row->ipc_handle,
+            .life = fds->life,
         };
         error = mapping_join(model->session, &arena, fd, before, lock, &model->holds[i]);
         if (!error && lock && !model->holds[i].locks)
@@ -108,11 +110,15 @@ int model_take(hbm_session *session, uint64_t lease, uint32_t access, bool build
 
     if (!model) {
         error = set_system_error("malloc", ENOMEM);
-        lease_give_back(session, lease);
+        lease_give_back(session, lease, fds->life);
         return error;
     }
-    *model = (struct hbm_model){.session = session, .lease = lease, .access = access, .building = building};
-    session_add(session, &session->models, &model->node);
+    *model = (struct hbm_model){
+        .session = session, .lease = lease, .access = access, .building = building, .life = fds->life};
+    if (!session_add(session, &session->models, &model->node, fds->life)) {
+        free(model);
+        return CONN_CUT;
+    }
     if (fds->n != n_fds)
         error = set_error(HBM_E_BAD_REQUEST, "%u of the model's %u descriptors came", fds->n, n_fds);
     else
@@ -120,8 +126,7 @@ int model_take(hbm_session *session, uint64_t lease, uint32_t access, bool build
     if (!error)
         error = join_arenas(model, fds, before, lock, timeout_ms);
     if (error) {
-        model_free(model);
-        lease_give_back(session, lease);
+        lease_give_back(session, lease, model_free(model));
         return error;
     }
     *ret = model;
@@ -132,8 +137,6 @@ int hbm_model_attach(hbm_session *session, const char *name, unsigned access, un
                      hbm_model **ret)
 {
     struct wire_attach_model_request request = {.access = access, .flags = flags, .timeout_ms = timeout_ms};
-    struct wire_attach_model_reply reply;
-    CONN_FDS fds = {0};
     int error = session_check(session);
 
     if (!error)
@@ -143,13 +146,17 @@ int hbm_model_attach(hbm_session *session, const char *name, unsigned access, un
     if (!ret || access > HBM_RW || flags & ~(unsigned)(HBM_WAIT | HBM_UNLOCKED))
         return set_error(HBM_E_INVALID, "%s", !ret ? "ret is NULL" : access > HBM_RW ? "access" : "flags");
     strcpy(request.name, name);
-    uint64_t before = mapping_epoch(session);
-    error = conn_call(&session->conn, WIRE_ATTACH_MODEL, &request, &reply, NULL, 0, &fds);
-    if (!error)
-        return model_take(session, reply.lease, access, false, !(flags & HBM_UNLOCKED), reply.n_fds_total, &fds,
-                          before, timeout_ms, ret);
-    if (reply.lease)
-        lease_give_back(session, reply.lease);
+    do {
+        struct wire_attach_model_reply reply;
+        CONN_FDS fds = {0};
+        uint64_t before = mapping_epoch(session);
+        error = conn_call_again(&session->conn, WIRE_ATTACH_MODEL, &request, &request.timeout_ms, &reply, &fds);
+        if (!error)
+            error = model_take(session, reply.lease, access, false, !(flags & HBM_UNLOCKED), reply.n_fds_total, &fds,
+                               before, timeout_ms, ret);
+        else if (reply.lease)
+            lease_give_back(session, reply.lease, fds.life);
+    } while (error == CONN_CUT);
     return error;
 }
 
@@ -160,7 +167,6 @@ static int model_check(const hbm_model *model)
 
 int hbm_model_detach(hbm_model *model)
 {
-    struct wire_detach_reply reply;
     int error = model_check(model);
 
     if (error)
@@ -168,9 +174,10 @@ int hbm_model_detach(hbm_model *model)
     if (model->building)
         return hbm_publish_abort(model);
     hbm_session *session = model->session;
-    struct wire_detach_request request = {.lease = model->lease};
-    model_free(model);
-    return conn_call(&session->conn, WIRE_DETACH, &request, &reply, NULL, 0, NULL);
+    uint64_t lease = model->lease;
+    bool lost = model->lost;
+    uint64_t life = model_free(model);
+    return lost ? 0 : lease_end(session, lease, life);
 }
 
 unsigned hbm_model_count(const hbm_model *model)
@@ -257,5 +264,7 @@ int hbm_model_lock(hbm_model *model, const char *group, uint32_t timeout_ms)
     unsigned n = 0;
     int error = pick(model, group, &holds, &n);
 
+    if (!error && model->lost)
+        error = lease_set_lost();
     return error ? error : model_lock_holds(model, holds, n, timeout_ms);
 }

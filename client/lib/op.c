@@ -10,12 +10,23 @@ _Static_assert(sizeof(struct hbm_range) == sizeof(struct wire_range) &&
                    offsetof(struct hbm_range, bytes) == offsetof(struct wire_range, bytes),
                "ranges are those of the wire");
 
-static int wait_for(hbm_session *session, uint64_t op, uint32_t timeout_ms, struct hbm_op_status *status)
+/* An op ends with the life that it was started in; how it ended then, nobody knows. */
+static int op_lost(struct hbm_op_status *status)
+{
+    if (status)
+        *status = (struct hbm_op_status){.done = 1, .error = HBM_E_RETRY};
+    return conn_retry();
+}
+
+static int wait_for(hbm_session *session, uint64_t op, uint64_t life, uint32_t timeout_ms,
+                    struct hbm_op_status *status)
 {
     struct wire_op_wait_request request = {.op = op, .timeout_ms = timeout_ms};
     struct wire_op_wait_reply reply;
-    int error = conn_call(&session->conn, WIRE_OP_WAIT, &request, &reply, NULL, 0, NULL);
+    int error = conn_call_in(&session->conn, life, WIRE_OP_WAIT, &request, &reply);
 
+    if (error > 0)
+        return op_lost(status);
     if (error)
         return error;
     if (reply.state == WIRE_OP_CANCELLED)
@@ -37,12 +48,20 @@ static int wait_for(hbm_session *session, uint64_t op, uint32_t timeout_ms, stru
     return error ? set_error(error, "%.*s", (int)sizeof(reply.detail), reply.detail) : 0;
 }
 
+static void list_op(hbm_op *op)
+{
+    pthread_mutex_lock(&op->session->mutex);
+    node_append(&op->session->ops, &op->node);
+    pthread_mutex_unlock(&op->session->mutex);
+}
+
 /* Sends a request whose reply is an op, then waits for it or makes a handle. Every such reply is one uint64_t. */
 static int start(hbm_session *session, uint32_t opcode, const void *request, const int *fds, unsigned n_fds,
                  struct hbm_receipt *receipt, hbm_op **ret)
 {
     struct hbm_op_status status = {0};
     uint64_t id;
+    CONN_FDS none = {0};
     hbm_op *op = NULL;
 
     if (ret) {
@@ -51,7 +70,7 @@ static int start(hbm_session *session, uint32_t opcode, const void *request, con
         if (!op)
             return set_system_error("malloc", ENOMEM);
     }
-    int error = conn_call(&session->conn, opcode, request, &id, fds, n_fds, NULL);
+    int error = conn_call(&session->conn, opcode, request, &id, fds, n_fds, &none);
     if (error) {
         free(op);
         return error;
@@ -59,11 +78,12 @@ static int start(hbm_session *session, uint32_t opcode, const void *request, con
     if (op) {
         op->session = session;
         op->id = id;
-        session_add(session, &session->ops, &op->node);
+        op->life = none.life;
+        list_op(op);
         *ret = op;
         return 0;
     }
-    error = wait_for(session, id, HBM_FOREVER, &status);
+    error = wait_for(session, id, none.life, HBM_FOREVER, &status);
     if (receipt)
         *receipt = status.receipt;
     return error;
@@ -169,7 +189,7 @@ int hbm_op_wait(hbm_op *op, uint32_t timeout_ms, struct hbm_op_status *status)
 {
     int error = op_check(op);
 
-    return error ? error : wait_for(op->session, op->id, timeout_ms, status);
+    return error ? error : wait_for(op->session, op->id, op->life, timeout_ms, status);
 }
 
 int hbm_op_cancel(hbm_op *op)
@@ -179,8 +199,9 @@ int hbm_op_cancel(hbm_op *op)
 
     if (error)
         return error;
-    return conn_call(&op->session->conn, WIRE_OP_CANCEL, &(struct wire_op_cancel_request){.op = op->id}, &reply,
-                     NULL, 0, NULL);
+    error = conn_call_in(&op->session->conn, op->life, WIRE_OP_CANCEL,
+                         &(struct wire_op_cancel_request){.op = op->id}, &reply);
+    return error > 0 ? conn_retry() : error;
 }
 
 uint64_t hbm_op_id(const hbm_op *op)

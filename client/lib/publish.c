@@ -126,12 +126,13 @@ int hbm_publish_begin(hbm_session *session, const struct hbm_publish *spec, uint
     error = conn_call(&session->conn, WIRE_PUBLISH, &request, &reply, &table, 1, &fds);
     if (error) {
         if (reply.lease)
-            lease_give_back(session, reply.lease);
+            lease_give_back(session, reply.lease, fds.life);
         return error;
     }
     *must_build = reply.must_build != 0;
-    return model_take(session, reply.lease, *must_build ? HBM_RW : HBM_RO, *must_build,
-                      !(spec->flags & HBM_UNLOCKED), reply.n_fds_total, &fds, before, timeout_ms, ret);
+    error = model_take(session, reply.lease, *must_build ? HBM_RW : HBM_RO, *must_build,
+                       !(spec->flags & HBM_UNLOCKED), reply.n_fds_total, &fds, before, timeout_ms, ret);
+    return error == CONN_CUT ? conn_retry() : error;
 }
 
 static int end_building(hbm_model *model, uint32_t commit)
@@ -147,8 +148,15 @@ static int end_building(hbm_model *model, uint32_t commit)
         error = set_error(HBM_E_INVALID, "the model was attached, not built, by this process");
     if (error)
         return error;
+    uint64_t life = model->life;
     model_free(model);
-    return conn_call(&session->conn, WIRE_COMMIT, &request, &reply, NULL, 0, NULL);
+    error = conn_call_in(&session->conn, life, WIRE_COMMIT, &request, &reply);
+    if (error <= 0)
+        return error;
+    if (!commit) /* what a daemon was building, the next one has not */
+        return 0;
+    return error == CONN_CUT ? conn_retry() : set_error(HBM_E_BUILDER_DIED, "the daemon restarted meanwhile, and "
+                                                                           "discarded what was half-built");
 }
 
 int hbm_publish_commit(hbm_model *model)

@@ -71,11 +71,16 @@ static int lock_or_mark(hbm_session *session, struct want *want)
             drop_locks(mapping->word, got);
             return set_error(HBM_E_LIMIT, "the arena has 2^31 locks");
         }
-        if (session->conn.dead)
-            return conn_lost(&session->conn);
         want->away = *mapping->word & LOCKWORD_AWAY;
         if (want->away)
             return 0;
+        /* Whoever asked for it may be gone, and its successor want nothing: then it need not go. */
+        if (session->conn.state != CONN_UP) {
+            int error = conn_wait_up(&session->conn);
+            if (error)
+                return error;
+            continue;
+        }
         if (lockword_try_release(mapping->word)) {
             int error = mapping_let_go(session, mapping, 0);
             if (error)

@@ -92,7 +92,7 @@ int hbm_safepoint(hbm_session *session, void *const *streams, unsigned n, uint32
         return error;
     if (n && !streams)
         return set_error(HBM_E_INVALID, "streams is NULL");
-    if (!anything_asked_for(session) || session->conn.dead)
+    if (!anything_asked_for(session) || session->conn.state != CONN_UP)
         return 0;
     error = cuda_wait_streams(streams, n);
     if (error)

@@ -11,6 +11,7 @@
 #include "client/lib/residency.h"
 
 #define DEVICES_MAX 4096u
+#define RECONNECT_MS 10000
 
 int session_check(hbm_session *session)
 {
@@ -21,22 +22,29 @@ int session_check(hbm_session *session)
     return 0;
 }
 
-void session_add(hbm_session *session, struct node *list, struct node *node)
+bool session_add(hbm_session *session, struct node *list, struct node *node, uint64_t life)
 {
     pthread_mutex_lock(&session->mutex);
-    node_append(list, node);
+    bool current = session->conn.life == life;
+    if (current)
+        node_append(list, node);
+    else
+        node_init(node);
     pthread_mutex_unlock(&session->mutex);
+    return current;
 }
 
-void session_remove(hbm_session *session, struct node *node)
+uint64_t session_remove(hbm_session *session, struct node *node)
 {
     if (session->inert) { /* a copy of the mutex may be locked for ever */
         node_unlink(node);
-        return;
+        return 0;
     }
     pthread_mutex_lock(&session->mutex);
     node_unlink(node);
+    uint64_t life = session->conn.life;
     pthread_mutex_unlock(&session->mutex);
+    return life;
 }
 
 static void serve(void *context)
@@ -50,14 +58,20 @@ static void serve(void *context)
 void session_dispatch(hbm_session *session)
 {
     conn_dispatch(&session->conn);
+    resume_step(session);
     serve(session);
+}
+
+static void look_for_daemon(void *context, const struct timespec *deadline)
+{
+    resume_wait(context, deadline);
 }
 
 /* During the opening, a GOODBYE is the daemon's answer rather than the end of anything. */
 static int call_opening(hbm_session *session, uint32_t opcode, const void *request, void *reply,
                         struct conn_fds *fds)
 {
-    int error = conn_call(&session->conn, opcode, request, reply, NULL, 0, fds);
+    int error = conn_call_again(&session->conn, opcode, request, NULL, reply, fds);
 
     if (error == HBM_E_DISCONNECTED && session->conn.goodbye)
         return set_error(session->conn.goodbye, "%s", session->conn.reason);
@@ -87,6 +101,9 @@ static int say_hello(hbm_session *session, const char *client)
         return error;
     if (fds.n != 1 || reply.slots > LOCKWORD_SLOTS || reply.n_devices > DEVICES_MAX)
         return set_error(HBM_E_BAD_REQUEST, "the daemon's HELLO has fields outside their range");
+    session->comeback.id = reply.session;
+    memcpy(session->comeback.secret, reply.secret, sizeof(reply.secret));
+    memcpy(session->comeback.client, request.client, sizeof(request.client));
     session->n_devices = reply.n_devices;
     session->devices = calloc(reply.n_devices + 1, sizeof(*session->devices));
     if (!session->devices)
@@ -127,14 +144,17 @@ static int session_start(hbm_session *session, const struct hbm_options *options
         return error;
     snprintf(peer, sizeof(peer), "hbmd at %s", session->path);
     error = conn_init(&session->conn, fd, peer);
+    session->conn.context = session;
     fork_watch(session);
     if (!error)
         error = say_hello(session, options->client);
     if (!error)
         error = learn_devices(session);
+    if (!error && !(options->flags & HBM_NO_RECONNECT))
+        error = conn_make_lasting(&session->conn, options->reconnect_ms ? options->reconnect_ms : RECONNECT_MS);
     if (!error && (options->flags & HBM_NO_THREAD)) {
-        session->conn.context = session;
         session->conn.on_reclaim = serve;
+        session->conn.on_down = look_for_daemon;
     } else if (!error) {
         error = thread_start(session);
     }
@@ -149,7 +169,7 @@ int hbm_open(const struct hbm_options *given, hbm_session **ret)
     if (!ret)
         return set_error(HBM_E_INVALID, "ret is NULL");
     *ret = NULL;
-    if (options.flags & ~(unsigned)HBM_NO_THREAD)
+    if (options.flags & ~(unsigned)(HBM_NO_THREAD | HBM_NO_RECONNECT))
         return set_error(HBM_E_INVALID, "flags has unknown bits (0x%x)", options.flags);
     if (options.client)
         error = check_text("client", options.client, sizeof(((struct wire_hello_request *)0)->client));
@@ -158,7 +178,8 @@ int hbm_open(const struct hbm_options *given, hbm_session **ret)
     hbm_session *session = calloc(1, sizeof(*session));
     if (!session)
         return set_system_error("malloc", ENOMEM);
-    session->conn.socket = session->conn.epoll = session->conn.wake = -1;
+    session->conn.socket = session->conn.epoll = session->conn.wake = session->conn.timer = -1;
+    session->comeback.socket = -1;
     node_init(&session->all);
     node_init(&session->leases);
     node_init(&session->models);
@@ -194,17 +215,19 @@ void hbm_close(hbm_session *session)
 
     if (!session)
         return;
+    free_what_it_gave(session);
+    /* The thread goes last: it may have to bring the daemon back to hear this. */
+    if (!session->inert && session->words && session->conn.state != CONN_DEAD)
+        conn_call_again(&session->conn, WIRE_BYE, &request, NULL, &reply, NULL);
     if (!session->inert)
         thread_stop(session);
-    free_what_it_gave(session);
-    if (!session->inert && session->words && !session->conn.dead)
-        conn_call(&session->conn, WIRE_BYE, &request, &reply, NULL, 0, NULL);
     fork_unwatch(session);
     /* A fork may have left the child's copies of mutexes locked for ever, and its copy of the words is not there.
      */
     if (!session->inert) {
         if (session->words)
             munmap(session->words, LOCKWORD_PAGE_BYTES);
+        close_fd_at(&session->comeback.socket);
         conn_clear(&session->conn);
         pthread_cond_destroy(&session->claims);
         pthread_mutex_destroy(&session->mutex);
@@ -232,7 +255,7 @@ int hbm_dispatch(hbm_session *session)
     if (error)
         return error;
     session_dispatch(session);
-    return session->conn.dead ? conn_lost(&session->conn) : 0;
+    return session->conn.state == CONN_DEAD ? conn_lost(&session->conn) : 0;
 }
 
 int hbm_device_count(hbm_session *session)

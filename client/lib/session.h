@@ -1,6 +1,6 @@
 /* A session: connection, residency words, mappings, and everything that was handed out under it.
  *
- * Order of locks: none is taken under session->mutex but those inside conn; no thread waits for the daemon with it
+ * Order of locks: session->mutex, then those inside conn (but conn_come_back's settle takes none); no thread waits for the daemon with it
  * held. What takes long (mapping, fences, a LOCK round trip) is guarded by mapping->busy instead (mapping.h). */
 #pragma once
 
@@ -16,6 +16,18 @@
 
 struct mapping;
 
+/* What resume.c knows of the way back. One thread at a time does it. */
+struct comeback {
+    bool busy;  /* conn.mutex */
+    int socket; /* where RESUME was sent and is not answered yet: it is not given up, or the daemon would take its end
+                 * for the session's. -1: none */
+    uint32_t pause_ms;
+    uint64_t next_ms; /* when to try again */
+    uint64_t id;      /* the session's, as the daemon names it */
+    uint8_t secret[32];
+    char client[64];
+};
+
 struct known_device {
     char uuid[HBM_UUID_MAX];
     bool is_cuda;
@@ -30,6 +42,7 @@ struct hbm_session {
     unsigned n_devices;
     bool has_thread;
     _Atomic bool closing;
+    struct comeback comeback;
     pthread_t thread;
 
     _Atomic uint64_t *words;
@@ -47,11 +60,13 @@ struct hbm_session {
 
 /* 0, or the error set: NULL, or a forked child's copy. First line of every public call. */
 int session_check(hbm_session *session);
-/* Handles what has arrived: without blocking on the daemon. */
+/* Handles what has arrived, and looks for the daemon if it is away: without blocking on it. */
 void session_dispatch(hbm_session *session);
-/* Links and unlinks one of the session's lists. */
-void session_add(hbm_session *session, struct node *list, struct node *node);
-void session_remove(hbm_session *session, struct node *node);
+/* Links one of the session's lists. What came in a life that is past is not: it was not presented, so it has ended.
+ * True if it was linked. */
+bool session_add(hbm_session *session, struct node *list, struct node *node, uint64_t life);
+/* Unlinks, and says in which life: until it ends, the daemon counts what was listed. */
+uint64_t session_remove(hbm_session *session, struct node *node);
 
 /* The next slot at or after `slot` that has a mapping; LOCKWORD_SLOTS if there is none. */
 static inline uint32_t session_next_slot(hbm_session *session, uint32_t slot)
@@ -75,6 +90,13 @@ void fork_unwatch(hbm_session *session);
 
 /* connect.c: a connected socket to a daemon whose uid may be trusted, or the error set. *path is malloc'd. */
 int connect_to_daemon(const struct hbm_options *options, char **path, int *ret);
+/* The same by the path, and without waiting for room in its queue: the socket does not block. */
+int connect_again(const char *path, int *ret);
+
+/* resume.c: a step on the way back, without blocking; nothing if the connection is not down. */
+void resume_step(hbm_session *session);
+/* Steps until it is not down or the deadline is past (NULL: none): for sessions without a thread. */
+void resume_wait(hbm_session *session, const struct timespec *deadline);
 
 /* thread.c: the thread that reads what comes unasked. */
 int thread_start(hbm_session *session);

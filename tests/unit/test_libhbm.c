@@ -293,7 +293,7 @@ static void a_forked_childs_copy_is_inert_and_the_parents_lives(void **state)
     if (child == 0) {
         struct hbm_info info;
         bool good = hbm_lock(lease, 0) == HBM_E_FORKED && hbm_detach(lease) == HBM_E_FORKED &&
-                    hbm_device_count(session) == HBM_E_FORKED && count_fds() == fds - 3;
+                    hbm_device_count(session) == HBM_E_FORKED && count_fds() == fds - 4;
         hbm_lease_info(lease, &info);
         good = good && !info.pointer && !is_mapped(hbm_pointer(lease));
         hbm_close(session);
