@@ -1,0 +1,222 @@
+/* A client that outlives its daemon: holds a model and a locked buffer, and has threads that call without a pause while
+ * test_resume.py kills the owner. A command a line on standard input, a line of JSON for each. */
+#include <inttypes.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "client/hbm.h"
+
+#define TENSORS 4
+#define BYTES (256 * 1024)
+
+static hbm_session *session;
+static hbm_model *model;
+static hbm_lease *mine, *roving;
+static _Atomic bool stop, no_safe_points;
+static _Atomic unsigned calls, errors;
+static char first_error[512];
+static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+
+static double now(void)
+{
+    struct timespec at;
+
+    clock_gettime(CLOCK_MONOTONIC, &at);
+    return (double)at.tv_sec + (double)at.tv_nsec * 1e-9;
+}
+
+static void note(const char *what, int error)
+{
+    calls++;
+    if (!error)
+        return;
+    pthread_mutex_lock(&mutex);
+    if (!errors++)
+        snprintf(first_error, sizeof(first_error), "%s: %d %.400s", what, error, hbm_last_error_detail());
+    pthread_mutex_unlock(&mutex);
+}
+
+static void must(const char *what, int error)
+{
+    if (!error)
+        return;
+    fprintf(stderr, "%s: %s\n", what, hbm_last_error_detail());
+    exit(1);
+}
+
+static uint64_t sum(const void *memory, uint64_t size)
+{
+    const unsigned char *bytes = memory;
+    uint64_t hash = 0xcbf29ce484222325u;
+
+    for (uint64_t i = 0; i < size; i++)
+        hash = (hash ^ bytes[i]) * 0x100000001b3u;
+    return hash;
+}
+
+static void *attach_and_detach(void *unused)
+{
+    while (!stop) {
+        hbm_lease *lease = NULL;
+        struct hbm_info info;
+        int error = hbm_attach(session, "kept", HBM_RO, 0, 20000, &lease);
+        note("attach", error);
+        if (error)
+            continue;
+        hbm_lease_info(lease, &info);
+        if (sum(info.pointer, info.size) != sum(hbm_pointer(lease), info.size) || ((char *)info.pointer)[7] != 42)
+            note("the bytes of kept", HBM_E_CHECKSUM);
+        note("detach", hbm_detach(lease));
+    }
+    return unused;
+}
+
+static void *lock_and_unlock(void *unused)
+{
+    while (!stop) {
+        int error = hbm_lock(roving, 20000);
+        note("lock", error);
+        if (error)
+            continue;
+        unsigned char *bytes = hbm_pointer(roving);
+        if (bytes[0] != 9 || bytes[BYTES - 1] != 9)
+            note("the bytes of roving", HBM_E_CHECKSUM);
+        note("unlock", hbm_unlock(roving, NULL, 0));
+        nanosleep(&(struct timespec){.tv_nsec = 200000}, NULL);
+    }
+    return unused;
+}
+
+static void *look_and_lock(void *unused)
+{
+    while (!stop) {
+        struct hbm_device_info info;
+        note("device", hbm_device_get(session, 0, &info));
+        note("lock of what is resident", hbm_lock(mine, 0));
+        note("unlock of what is resident", hbm_unlock(mine, NULL, 0));
+        if (!no_safe_points)
+            note("safe point", hbm_safepoint(session, NULL, 0, 20000));
+    }
+    return unused;
+}
+
+static void publish(void)
+{
+    struct hbm_publish_buffer rows[TENSORS];
+    char names[TENSORS][8];
+    int must_build;
+    hbm_model *building;
+
+    for (unsigned i = 0; i < TENSORS; i++) {
+        snprintf(names[i], sizeof(names[i]), "t%u", i);
+        rows[i] = (struct hbm_publish_buffer){
+            .name = names[i], .group = names[i], .dtype = HBM_U8, .rank = 1, .dims = {BYTES}};
+    }
+    must("publish", hbm_publish_begin(session, &(struct hbm_publish){.name = "m", .buffers = rows, .n_buffers = TENSORS},
+                                      1000, &building, &must_build));
+    for (unsigned i = 0; i < TENSORS; i++) {
+        struct hbm_info info;
+        hbm_model_buffer(building, i, &info);
+        memset(info.pointer, (int)i + 1, info.size);
+    }
+    must("commit", hbm_publish_commit(building));
+    must("attach the model", hbm_model_attach(session, "m", HBM_RO, 0, 1000, &model));
+}
+
+static hbm_lease *alloc(const char *name, int value, uint32_t flags)
+{
+    hbm_lease *lease;
+
+    must(name, hbm_alloc(session, &(struct hbm_spec){.size = BYTES, .dtype = HBM_U8, .name = name, .flags = flags}, &lease));
+    memset(hbm_pointer(lease), value, BYTES);
+    return lease;
+}
+
+static void show(void)
+{
+    struct hbm_info info;
+
+    hbm_lease_info(mine, &info);
+    printf("{\"calls\": %u, \"errors\": %u, \"first_error\": \"%s\", \"mine\": [\"0x%016" PRIx64
+           "\", \"%p\", \"%016" PRIx64 "\"], \"model\": [",
+           calls, errors, first_error, info.id, info.pointer, sum(info.pointer, info.size));
+    for (unsigned i = 0; i < TENSORS; i++) {
+        hbm_model_buffer(model, i, &info);
+        printf("%s[\"0x%016" PRIx64 "\", \"%p\", \"%016" PRIx64 "\"]", i ? ", " : "", info.id, info.pointer,
+               sum(info.pointer, info.size));
+    }
+    puts("]}");
+}
+
+static void ping(void)
+{
+    struct hbm_device_info info;
+    int error = hbm_device_get(session, 0, &info);
+
+    printf("{\"error\": %d, \"at\": %.6f}\n", error, now());
+}
+
+/* Something that can't be asked twice: what it comes to when the daemon goes is told, not hidden. */
+static void offload(const char *sel)
+{
+    no_safe_points = true; /* so that what is locked stays */
+    int error = hbm_offload(session, sel, HBM_TIER_HOST, HBM_FORCE, NULL);
+
+    printf("{\"error\": %d}\n", error);
+}
+
+static void build_half(void)
+{
+    static hbm_model *half;
+    struct hbm_publish_buffer row = {.name = "t", .dtype = HBM_U8, .rank = 1, .dims = {BYTES}};
+    int error, must_build;
+
+    if (half) {
+        error = hbm_publish_commit(half);
+        half = NULL;
+    } else {
+        error = hbm_publish_begin(session, &(struct hbm_publish){.name = "half", .buffers = &row, .n_buffers = 1}, 1000,
+                                  &half, &must_build);
+    }
+    printf("{\"error\": %d}\n", error);
+}
+
+int main(int argc, char **argv)
+{
+    void *(*const work[])(void *) = {attach_and_detach, attach_and_detach, lock_and_unlock, look_and_lock};
+    pthread_t threads[sizeof(work) / sizeof(work[0])];
+    char line[256], *rest;
+
+    if (argc < 2)
+        return 2;
+    setvbuf(stdout, NULL, _IOLBF, 0);
+    must("open", hbm_open(&(struct hbm_options){.runtime_dir = argv[1], .reconnect_ms = 20000}, &session));
+    must("detach", hbm_detach(alloc("kept", 42, HBM_KEEP)));
+    mine = alloc("mine", 7, 0);
+    roving = alloc("roving", 9, 0);
+    must("unlock", hbm_unlock(roving, NULL, 0));
+    publish();
+    for (unsigned i = 0; i < sizeof(work) / sizeof(work[0]); i++)
+        pthread_create(&threads[i], NULL, work[i], NULL);
+    show();
+    while (fgets(line, sizeof(line), stdin)) {
+        const char *word = strtok_r(line, " \n", &rest);
+        if (!strcmp(word, "show"))
+            show();
+        else if (!strcmp(word, "ping"))
+            ping();
+        else if (!strcmp(word, "offload"))
+            offload(strtok_r(NULL, " \n", &rest));
+        else if (!strcmp(word, "half"))
+            build_half();
+    }
+    stop = true;
+    for (unsigned i = 0; i < sizeof(work) / sizeof(work[0]); i++)
+        pthread_join(threads[i], NULL);
+    hbm_close(session);
+    return errors ? 1 : 0;
+}
