@@ -7,3 +7,4 @@ int core_file_cases(void);
 int core_ledger_cases(void);
 int core_pool_cases(void);
 int core_quarantine_cases(void);
+int core_resume_cases(void);
