@@ -13,6 +13,7 @@ test_packet_PARTS = $(PROTO)
 test_worker_PARTS = $(PROTO) $(BASE)
 test_worker_LIBS = libxxhash
 test_libhbm_PARTS = $(LIB)
+test_resume_PARTS = $(LIB)
 test_safetensors_PARTS = $(PROTO) $(addprefix client/ctl/,safetensors.c json_text.c layout.c)
 test_safetensors_LIBS = libcjson
 test_config_PARTS = $(PROTO) $(BASE) $(wildcard config/*.c)
@@ -22,7 +23,7 @@ test_rpc_PARTS = $(PROTO) $(BASE) $(wildcard daemon/core/*.c daemon/rpc/*.c)
 test_rpc_LIBS = libuv libcjson
 
 UNIT_TESTS = $(patsubst tests/unit/%.c,$(BUILD)/tests/%,$(wildcard tests/unit/test_*.c))
-TSAN_TESTS = $(filter %/test_libhbm %/test_worker %/test_codec,$(UNIT_TESTS))
+TSAN_TESTS = $(filter %/test_libhbm %/test_resume %/test_worker %/test_codec,$(UNIT_TESTS))
 GPU_SOURCES = $(wildcard tests/gpu/*_gpu.cu tests/gpu/*_gpu.c)
 GPU_TESTS = $(addprefix $(BUILD)/tests/,$(basename $(notdir $(GPU_SOURCES))))
 BENCHES = $(patsubst tests/bench/%.c,$(BUILD)/bench/%,$(wildcard tests/bench/*_bench.c))

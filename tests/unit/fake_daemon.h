@@ -49,6 +49,14 @@ static struct {
     _Atomic bool refuse_hello;
     _Atomic bool move_in_attach; /* between an ATTACH and its reply the arena moves */
     _Atomic int ask_during_lock; /* arena asked back while a LOCK waits, -1 none */
+    _Atomic unsigned cut_at;     /* opcode: the next such request is read, and the process dies */
+    _Atomic unsigned cut_after;  /* likewise, its reply having been sent */
+    _Atomic bool hang_up;        /* on all who connect */
+    _Atomic int refuse_resume;   /* error of every RESUME */
+    _Atomic unsigned lose;       /* of the leases in a RESUME, the first so many are unknown */
+    /* what RESUME said */
+    _Atomic unsigned connects, resumes, listed, byes;
+    uint64_t listed_ids[64], listed_slots[LOCKWORD_SLOTS / 64];
 } fake;
 
 static void fake_send(const struct packet_header *header, const void *body, size_t size, const int *fds, unsigned n)
@@ -196,9 +204,47 @@ static void fake_lock(const struct packet_header *header, const struct wire_lock
               fds, n);
 }
 
+/* The process dies, and another starts that has what the words say. An arena that is mapped nowhere moves. */
+static void fake_die(void)
+{
+    shutdown(fake.socket, SHUT_RDWR);
+    for (unsigned i = 0; i < ARENAS; i++)
+        if (lockword_withdraw(&fake.words[SLOT(i)]) & LOCKWORD_AWAY) {
+            fake.away[i] = true;
+            fake_move(i);
+        }
+}
+
+static void fake_resume(const struct packet_header *header, struct packet *packet)
+{
+    const struct wire_resume_request *request = (const void *)packet->body;
+    struct wire_resume_reply reply = {.n_devices = 1, .n_lost = fake.lose};
+    size_t size;
+    int lost = -1;
+
+    if (fake.refuse_resume)
+        return fake_refuse(header, fake.refuse_resume, "no session of that id waits for you");
+    MUST(request->session == 1 && request->secret[5] == 77 && request->version == WIRE_VERSION);
+    uint64_t *ids = memfd_map_sealed(packet->fds[0], 1 << 20, &size);
+    MUST(ids && size == request->n_leases * sizeof(*ids) + sizeof(fake.listed_slots) && request->n_leases <= 64);
+    memcpy(fake.listed_ids, ids, request->n_leases * sizeof(*ids));
+    memcpy(fake.listed_slots, ids + request->n_leases, sizeof(fake.listed_slots));
+    munmap(ids, size);
+    fake.listed = request->n_leases;
+    if (fake.lose)
+        lost = memfd_sealed("lost", fake.listed_ids, fake.lose * sizeof(*ids));
+    fake.lose = 0;
+    fake.resumes++;
+    fake_event(WIRE_RECLAIM, &(struct wire_reclaim_request){.slot = 4000});
+    fake_send(&(struct packet_header){.opcode = header->opcode, .serial = header->serial}, &reply, sizeof(reply), &lost,
+              lost >= 0);
+    if (lost >= 0)
+        close(lost);
+}
+
 static void fake_hello(const struct packet_header *header, const struct wire_hello_request *request)
 {
-    struct wire_hello_reply reply = {.session = 1, .slots = LOCKWORD_SLOTS, .n_devices = 1};
+    struct wire_hello_reply reply = {.session = 1, .secret = {[5] = 77}, .slots = LOCKWORD_SLOTS, .n_devices = 1};
 
     if (fake.refuse_hello || request->version != WIRE_VERSION)
         return fake_refuse(header, HBM_E_BAD_VERSION, "this daemon speaks version 2, you speak 1");
@@ -220,6 +266,11 @@ static void fake_answer(struct packet *packet)
     switch (header->opcode) {
     case WIRE_HELLO:
         return fake_hello(header, (void *)packet->body);
+    case WIRE_RESUME:
+        return fake_resume(header, packet);
+    case WIRE_BYE:
+        fake.byes++;
+        break;
     case WIRE_ATTACH:
         return fake_attach(header, (void *)packet->body);
     case WIRE_ATTACH_MODEL:
@@ -268,6 +319,11 @@ static void fake_step(struct packet *packet)
         shutdown(fake.socket, SHUT_RDWR);
         return;
     }
+    if (packet->header.opcode == fake.cut_at) {
+        fake.cut_at = 0;
+        fake_die();
+        return;
+    }
     if (fake.event_first && packet->header.serial)
         fake_event(WIRE_RECLAIM, &(struct wire_reclaim_request){.slot = 4000});
     if (fake.defer && packet->header.opcode == WIRE_ATTACH) {
@@ -277,6 +333,11 @@ static void fake_step(struct packet *packet)
         return;
     }
     fake_answer(packet);
+    if (packet->header.opcode == fake.cut_after) {
+        fake.cut_after = 0;
+        fake_die();
+        return;
+    }
     if (holding) {
         holding = false;
         fake_answer(&held);
@@ -289,7 +350,8 @@ static void *fake_run(void *unused)
 
     (void)unused;
     while ((fake.socket = accept4(fake.listener, NULL, NULL, SOCK_CLOEXEC)) >= 0) {
-        while (packet_receive(fake.socket, &packet) == 0) {
+        fake.connects++;
+        while (!fake.hang_up && packet_receive(fake.socket, &packet) == 0) {
             fake.requests++;
             fake_step(&packet);
             packet_close_fds(&packet);
