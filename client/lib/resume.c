@@ -163,6 +163,7 @@ static void knock(hbm_session *session)
 
     if (now_ms() < comeback->next_ms)
         return;
+    set_timer(session, 0); /* off, and what it has counted forgotten */
     error_keep(&kept); /* it is no call of the program's that fails here */
     if (connect_again(session->path, &comeback->socket) || !send_resume(session, comeback->socket) ||
         epoll_ctl(session->conn.epoll, EPOLL_CTL_ADD, comeback->socket, &event) < 0)
@@ -266,6 +267,7 @@ static bool begin(hbm_session *session)
         return false;
     pthread_mutex_lock(&conn->mutex);
     mine = conn->state == CONN_DOWN && !session->comeback.busy;
+    session->comeback.missed = !mine;
     session->comeback.busy |= mine;
     pthread_mutex_unlock(&conn->mutex);
     return mine;
@@ -275,18 +277,15 @@ static void end(hbm_session *session)
 {
     pthread_mutex_lock(&session->conn.mutex);
     session->comeback.busy = false;
+    if (session->comeback.missed) /* the wake-up that it drained may have been for a step after this one */
+        conn_wake(&session->conn);
     pthread_mutex_unlock(&session->conn.mutex);
 }
 
 void resume_step(hbm_session *session)
 {
-    uint64_t ticks;
-
     if (!begin(session))
         return;
-    if (read(session->conn.timer, &ticks, sizeof(ticks)) < 0) {
-        /* EAGAIN: it is not time yet, or somebody else's step took it. */
-    }
     if (session->comeback.socket < 0)
         knock(session);
     if (session->comeback.socket >= 0)

@@ -18,9 +18,9 @@ struct mapping;
 
 /* What resume.c knows of the way back. One thread at a time does it. */
 struct comeback {
-    bool busy;  /* conn.mutex */
-    int socket; /* where RESUME was sent and is not answered yet: it is not given up, or the daemon would take its end
-                 * for the session's. -1: none */
+    bool busy, missed; /* conn.mutex; missed: a thread found it busy, and went back to sleep */
+    int socket;        /* where RESUME was sent and is not answered yet: it is not given up, or the daemon would take its
+                        * end for the session's. -1: none */
     uint32_t pause_ms;
     uint64_t next_ms; /* when to try again */
     uint64_t id;      /* the session's, as the daemon names it */

@@ -38,7 +38,7 @@ static struct {
     _Atomic int socket;
     pthread_t thread;
     _Atomic uint64_t *words;
-    int fds[ARENAS];
+    _Atomic int fds[ARENAS];
     _Atomic bool away[ARENAS];
     _Atomic unsigned requests, detached, released, locks, commits;
     /* what it is told to do */
@@ -51,6 +51,7 @@ static struct {
     _Atomic int ask_during_lock; /* arena asked back while a LOCK waits, -1 none */
     _Atomic unsigned cut_at;     /* opcode: the next such request is read, and the process dies */
     _Atomic unsigned cut_after;  /* likewise, its reply having been sent */
+    _Atomic bool dying;          /* cut_after is at work: test_resume.c's readers are slow meanwhile */
     _Atomic bool hang_up;        /* on all who connect */
     _Atomic int refuse_resume;   /* error of every RESUME */
     _Atomic unsigned lose;       /* of the leases in a RESUME, the first so many are unknown */
@@ -84,14 +85,21 @@ static void fake_refuse(const struct packet_header *request, int error, const ch
               &refusal, sizeof(refusal), NULL, 0);
 }
 
-/* The arena moves: other memory, same bytes. */
-static void fake_move(unsigned arena)
+/* Other memory, same bytes. */
+static int fake_copy(unsigned arena)
 {
     char bytes[BYTES];
     int fd = memfd_fixed("moved", BYTES);
 
     MUST(pread(fake.fds[arena], bytes, BYTES, 0) == BYTES);
     MUST(pwrite(fd, bytes, BYTES, 0) == BYTES);
+    return fd;
+}
+
+static void fake_move(unsigned arena)
+{
+    int fd = fake_copy(arena);
+
     close(fake.fds[arena]);
     fake.fds[arena] = fd;
 }
@@ -165,7 +173,8 @@ static void fake_model(const struct packet_header *header, bool building)
         .lease = (uint64_t)99 << 32, .model = 5, .n_fds_total = ARENAS + 1, .must_build = building};
     int fds[ARENAS + 1] = {fake_table(building)};
 
-    memcpy(fds + 1, fake.fds, sizeof(fake.fds));
+    for (unsigned i = 0; i < ARENAS; i++)
+        fds[i + 1] = fake.fds[i];
     for (unsigned at = 0; at < ARENAS + 1; at += 3) {
         struct packet_header packet = {
             .opcode = header->opcode, .serial = header->serial, .more = at + 3 < ARENAS + 1};
@@ -204,15 +213,30 @@ static void fake_lock(const struct packet_header *header, const struct wire_lock
               fds, n);
 }
 
-/* The process dies, and another starts that has what the words say. An arena that is mapped nowhere moves. */
-static void fake_die(void)
+/* Answers if told to, then the process dies, and another starts that goes by what the words say. An arena that is mapped
+ * nowhere has moved before its client turns round. */
+static void fake_answer(struct packet *packet);
+static void fake_die(struct packet *last)
 {
-    shutdown(fake.socket, SHUT_RDWR);
+    int copies[ARENAS];
+
     for (unsigned i = 0; i < ARENAS; i++)
-        if (lockword_withdraw(&fake.words[SLOT(i)]) & LOCKWORD_AWAY) {
-            fake.away[i] = true;
-            fake_move(i);
-        }
+        copies[i] = fake_copy(i);
+    fake.dying = last;
+    if (last)
+        fake_answer(last);
+    shutdown(fake.socket, SHUT_RDWR);
+    for (unsigned i = 0; i < ARENAS; i++) {
+        bool away = lockword_withdraw(&fake.words[SLOT(i)]) & LOCKWORD_AWAY;
+        int old = away ? fake.fds[i] : copies[i];
+        if (away)
+            fake.fds[i] = copies[i];
+        fake.away[i] = away;
+        copies[i] = old;
+    }
+    for (unsigned i = 0; i < ARENAS; i++)
+        close(copies[i]);
+    fake.dying = false;
 }
 
 static void fake_resume(const struct packet_header *header, struct packet *packet)
@@ -321,7 +345,7 @@ static void fake_step(struct packet *packet)
     }
     if (packet->header.opcode == fake.cut_at) {
         fake.cut_at = 0;
-        fake_die();
+        fake_die(NULL);
         return;
     }
     if (fake.event_first && packet->header.serial)
@@ -332,12 +356,12 @@ static void fake_step(struct packet *packet)
         fake.defer = false;
         return;
     }
-    fake_answer(packet);
     if (packet->header.opcode == fake.cut_after) {
         fake.cut_after = 0;
-        fake_die();
+        fake_die(packet);
         return;
     }
+    fake_answer(packet);
     if (holding) {
         holding = false;
         fake_answer(&held);
