@@ -88,13 +88,16 @@ def test_ids_given_after_a_restart_are_none_that_were_given_before(daemon):
                 link.attach(id=id)
 
 
+NO_RECONNECT = 2
+
+
 @host_only
 def test_a_live_clients_lease_counts_until_it_exits_and_its_mapping_stays(daemon, program):
-    """FAULTS 26: its calls fail with a clear error, its memory is as it was."""
-    holder = program(daemon)
+    """FAULTS 26: of one that does not come back, calls fail with a clear error, its memory is as it was."""
+    holder = program(daemon, open_flags=NO_RECONNECT)
     lease, id, address = holder.alloc("mine", MIB)
     holder.ask("fill", lease, 9)
-    reader_of_model = program(daemon)
+    reader_of_model = program(daemon, open_flags=NO_RECONNECT)
     load_layers(daemon, "m", 2)
     reader_of_model.ask("model", "m", "ro", 0, 5000)
     sums = reader_of_model.ask("msum", 0)
