@@ -67,6 +67,26 @@ static bool wait_for_change(struct conn *conn, const struct timespec *deadline)
     return true;
 }
 
+static bool has_stopped(struct conn *conn, uint64_t life)
+{
+    return conn->state == CONN_DOWN || (conn->life != life && conn->state == CONN_UP);
+}
+
+/* The daemon of that life refuses what is new before it stops. False if it does not stop, or for good. */
+static bool wait_for_stop(struct conn *conn, uint64_t life)
+{
+    struct timespec deadline = in_ms(conn->patience_ms);
+
+    pthread_mutex_lock(&conn->mutex);
+    bool lasting = conn->may_return;
+    pthread_mutex_unlock(&conn->mutex);
+    while (lasting && !has_stopped(conn, life) && conn->state != CONN_DEAD && !is_past(&deadline)) {
+        nanosleep(&(struct timespec){.tv_nsec = 5000000}, NULL);
+        conn_dispatch(conn);
+    }
+    return lasting && has_stopped(conn, life);
+}
+
 /* conn->mutex is held. What began in that life and is not presented to the next daemon has ended with it. */
 static bool is_over(const struct conn *conn, uint64_t life)
 {
@@ -213,9 +233,9 @@ int conn_call_again(struct conn *conn, uint32_t opcode, const void *request, uin
                     struct conn_fds *out)
 {
     for (;;) {
-        uint64_t start = now_ms();
+        uint64_t start = now_ms(), life = conn->life;
         int error = call_once(conn, 0, opcode, request, reply, NULL, 0, out);
-        if (error != CONN_CUT)
+        if (error != CONN_CUT && (error != HBM_E_SHUTTING_DOWN || !wait_for_stop(conn, life)))
             return error;
         uint64_t took = now_ms() - start;
         if (timeout_ms && *timeout_ms != UINT32_MAX)

@@ -88,7 +88,7 @@ int conn_lost(struct conn *conn);
 /* Sets and returns HBM_E_RETRY. */
 int conn_retry(void);
 
-/* ---- Reading and coming back (conn.c) ---- */
+/* ---- Reading (read.c) and coming back (conn.c) ---- */
 
 /* Reads what is there, without blocking. */
 void conn_dispatch(struct conn *conn);

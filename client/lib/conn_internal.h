@@ -1,4 +1,4 @@
-/* Shared by conn.c (the connection and who reads it) and call.c (what is asked by it). All with conn->mutex held. */
+/* Shared by conn.c, read.c (what comes by it) and call.c (what is asked by it). All with conn->mutex held. */
 #pragma once
 
 #include "client/lib/conn.h"

@@ -113,10 +113,13 @@ void mapping_try_release(hbm_session *session, uint32_t slot)
 static struct mapping *mapping_new(hbm_session *session, const struct arena_grant *grant)
 {
     struct mapping *mapping = calloc(1, sizeof(*mapping));
-    const struct known_device *device = &session->devices[grant->device];
+    const struct device_table *table = session->devices; /* its names are pointed at */
 
-    if (!mapping)
+    if (!mapping || grant->device >= table->n) {
+        free(mapping);
         return NULL;
+    }
+    const struct known_device *device = &table->devices[grant->device];
     mapping->word = &session->words[grant->slot];
     mapping->arena = grant->arena;
     mapping->slot = grant->slot;
@@ -164,7 +167,7 @@ static int find_or_make(hbm_session *session, const struct arena_grant *grant, s
 
 static int check_grant(hbm_session *session, const struct arena_grant *grant)
 {
-    if (grant->slot >= LOCKWORD_SLOTS || grant->device >= session->n_devices || grant->access > HBM_RW ||
+    if (grant->slot >= LOCKWORD_SLOTS || grant->device >= session->devices->n || grant->access > HBM_RW ||
         grant->handle > HBM_HANDLE_CUDA_IPC || grant->size == 0 || grant->size > PTRDIFF_MAX)
         return set_error(HBM_E_BAD_REQUEST, "the daemon granted an arena with fields outside their range");
     return 0;

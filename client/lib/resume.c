@@ -6,11 +6,10 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/epoll.h>
-#include <sys/mman.h>
 #include <sys/timerfd.h>
 
 #include "client/lib/error.h"
-#include "client/lib/lease.h"
+#include "client/lib/stock.h"
 #include "proto/memfd.h"
 
 #define PAUSE_MIN_MS 10
@@ -32,95 +31,14 @@ static void set_timer(hbm_session *session, uint32_t ms)
     timerfd_settime(session->conn.timer, 0, &at, NULL);
 }
 
-/* ---- What it holds ---- */
-
-struct holdings {
-    uint64_t *ids; /* then the slots */
-    uint32_t n;
-};
-
-static void list_leases(hbm_session *session, struct holdings *holdings)
-{
-    for (struct node *node = session->leases.next; node != &session->leases; node = node->next)
-        if (!CONTAINER(node, hbm_lease, node)->lost)
-            holdings->ids[holdings->n++] = CONTAINER(node, hbm_lease, node)->grant.lease;
-    for (struct node *node = session->models.next; node != &session->models; node = node->next)
-        if (!CONTAINER(node, hbm_model, node)->lost)
-            holdings->ids[holdings->n++] = CONTAINER(node, hbm_model, node)->lease;
-}
-
-static size_t count_nodes(const struct node *list)
-{
-    size_t n = 0;
-
-    for (const struct node *node = list->next; node != list; node = node->next)
-        n++;
-    return n;
-}
-
-/* What is added to the lists from here on belongs to the next life. */
-static int take_stock(hbm_session *session, struct holdings *holdings)
-{
-    pthread_mutex_lock(&session->mutex);
-    size_t room = count_nodes(&session->leases) + count_nodes(&session->models);
-    holdings->ids = calloc(room + LOCKWORD_SLOTS / 64, sizeof(*holdings->ids));
-    if (holdings->ids) {
-        list_leases(session, holdings);
-        for (unsigned i = 0; i < LOCKWORD_SLOTS / 64; i++)
-            holdings->ids[holdings->n + i] = session->used[i];
-        pthread_mutex_lock(&session->conn.mutex);
-        session->conn.life++;
-        session->conn.presented = true;
-        pthread_cond_broadcast(&session->conn.changed);
-        pthread_mutex_unlock(&session->conn.mutex);
-    }
-    pthread_mutex_unlock(&session->mutex);
-    return holdings->ids ? 0 : -ENOMEM;
-}
-
-static int by_number(const void *a, const void *b)
-{
-    uint64_t left = *(const uint64_t *)a, right = *(const uint64_t *)b;
-
-    return (left > right) - (left < right);
-}
-
-/* fd: of the ids that the daemon does not know. */
-static void lose(hbm_session *session, int fd, uint32_t n)
-{
-    size_t size = 0;
-    uint64_t *lost = memfd_map_sealed(fd, n * sizeof(*lost), &size);
-    FREE uint64_t *sorted = lost ? malloc(size) : NULL;
-
-    if (sorted) {
-        n = (uint32_t)(size / sizeof(*lost));
-        memcpy(sorted, lost, size);
-        qsort(sorted, n, sizeof(*sorted), by_number);
-        pthread_mutex_lock(&session->mutex);
-        for (struct node *node = session->leases.next; node != &session->leases; node = node->next) {
-            hbm_lease *lease = CONTAINER(node, hbm_lease, node);
-            if (bsearch(&lease->grant.lease, sorted, n, sizeof(*sorted), by_number))
-                lease->lost = true;
-        }
-        for (struct node *node = session->models.next; node != &session->models; node = node->next) {
-            hbm_model *model = CONTAINER(node, hbm_model, node);
-            if (bsearch(&model->lease, sorted, n, sizeof(*sorted), by_number))
-                model->lost = true;
-        }
-        pthread_mutex_unlock(&session->mutex);
-    }
-    if (lost)
-        munmap(lost, size);
-}
-
-/* ---- Steps ---- */
-
 static void try_later(hbm_session *session)
 {
     struct comeback *comeback = &session->comeback;
 
     close_fd_at(&comeback->socket);
     comeback->socket = -1;
+    free(comeback->devices);
+    comeback->devices = NULL;
     pthread_mutex_lock(&session->conn.mutex);
     session->conn.presented = false;
     pthread_cond_broadcast(&session->conn.changed);
@@ -183,19 +101,58 @@ static void settle(void *context)
     }
 }
 
-static void enter(hbm_session *session, struct packet *packet)
+static void ask_next_device(hbm_session *session)
 {
-    const struct wire_resume_reply *reply = (const void *)packet->body;
+    struct packet_header header = {.opcode = WIRE_DEVICE, .serial = SERIAL};
+    struct wire_device_request request = {.index = session->comeback.n_devices};
+
+    /* A failure is the end, which is read next. */
+    (void)packet_send(session->comeback.socket, &header, &request, sizeof(request), NULL, 0);
+}
+
+static void enter(hbm_session *session)
+{
     struct comeback *comeback = &session->comeback;
     int socket = TAKE_FD(comeback->socket);
 
-    if (reply->n_lost)
-        lose(session, packet->n_fds ? packet->fds[0] : -1, reply->n_lost);
+    devices_take(session, comeback->devices);
+    comeback->devices = NULL;
     epoll_ctl(session->conn.epoll, EPOLL_CTL_DEL, socket, NULL);
     fcntl(socket, F_SETFL, fcntl(socket, F_GETFL) & ~O_NONBLOCK);
     comeback->pause_ms = 0;
     comeback->next_ms = 0;
     conn_come_back(&session->conn, socket, settle);
+}
+
+/* It has the session again. Its devices first: grants name them by number. */
+static void accepted(hbm_session *session, struct packet *packet)
+{
+    const struct wire_resume_reply *reply = (const void *)packet->body;
+    struct comeback *comeback = &session->comeback;
+
+    if (reply->n_lost)
+        lose_leases(session, packet->n_fds ? packet->fds[0] : -1, reply->n_lost);
+    comeback->n_devices = 0;
+    comeback->devices = reply->n_devices <= DEVICES_MAX ? devices_new(reply->n_devices) : NULL;
+    if (!comeback->devices) {
+        end_for_good(session, HBM_E_SYSTEM, "no memory for the names of the devices");
+        return;
+    }
+    if (reply->n_devices == 0)
+        enter(session);
+    else
+        ask_next_device(session);
+}
+
+static void heard_of_device(hbm_session *session, const struct wire_device_reply *reply)
+{
+    struct comeback *comeback = &session->comeback;
+
+    devices_note(comeback->devices, comeback->n_devices++, reply);
+    if (comeback->n_devices == comeback->devices->n)
+        enter(session);
+    else
+        ask_next_device(session);
 }
 
 /* Whether it makes sense to knock again after that answer. */
@@ -233,7 +190,10 @@ static void hear(hbm_session *session, struct packet *packet)
         refused(session, header->status, detail);
     } else if (header->opcode == WIRE_RESUME && !header->status &&
                packet->body_size == sizeof(struct wire_resume_reply)) {
-        enter(session, packet);
+        accepted(session, packet);
+    } else if (header->opcode == WIRE_DEVICE && !header->status && session->comeback.devices &&
+               packet->body_size == sizeof(struct wire_device_reply)) {
+        heard_of_device(session, (const void *)packet->body);
     } else {
         end_for_good(session, HBM_E_BAD_REQUEST, "the daemon answered something that was not asked");
     }

@@ -10,7 +10,6 @@
 #include "client/lib/lease.h"
 #include "client/lib/residency.h"
 
-#define DEVICES_MAX 4096u
 #define RECONNECT_MS 10000
 
 int session_check(hbm_session *session)
@@ -89,7 +88,7 @@ static int map_words(hbm_session *session, int fd)
     return 0;
 }
 
-static int say_hello(hbm_session *session, const char *client)
+static int say_hello(hbm_session *session, const char *client, unsigned *n_devices)
 {
     struct wire_hello_request request = {.version = WIRE_VERSION};
     struct wire_hello_reply reply;
@@ -104,39 +103,14 @@ static int say_hello(hbm_session *session, const char *client)
     session->comeback.id = reply.session;
     memcpy(session->comeback.secret, reply.secret, sizeof(reply.secret));
     memcpy(session->comeback.client, request.client, sizeof(request.client));
-    session->n_devices = reply.n_devices;
-    session->devices = calloc(reply.n_devices + 1, sizeof(*session->devices));
-    if (!session->devices)
-        return set_system_error("malloc", ENOMEM);
+    *n_devices = reply.n_devices;
     return map_words(session, fds.fds[0]);
-}
-
-static int ask_device(hbm_session *session, unsigned index, struct wire_device_reply *reply)
-{
-    struct wire_device_request request = {.index = index};
-    int error = call_opening(session, WIRE_DEVICE, &request, reply, NULL);
-
-    reply->uuid[sizeof(reply->uuid) - 1] = 0;
-    reply->name[sizeof(reply->name) - 1] = 0;
-    return error;
-}
-
-static int learn_devices(hbm_session *session)
-{
-    for (unsigned i = 0; i < session->n_devices; i++) {
-        struct wire_device_reply reply;
-        int error = ask_device(session, i, &reply);
-        if (error)
-            return error;
-        memcpy(session->devices[i].uuid, reply.uuid, sizeof(reply.uuid));
-        session->devices[i].is_cuda = reply.is_cuda;
-    }
-    return 0;
 }
 
 static int session_start(hbm_session *session, const struct hbm_options *options)
 {
     char peer[256];
+    unsigned n_devices = 0;
     int fd = -1;
     int error = connect_to_daemon(options, &session->path, &fd);
 
@@ -147,9 +121,9 @@ static int session_start(hbm_session *session, const struct hbm_options *options
     session->conn.context = session;
     fork_watch(session);
     if (!error)
-        error = say_hello(session, options->client);
+        error = say_hello(session, options->client, &n_devices);
     if (!error)
-        error = learn_devices(session);
+        error = devices_learn(session, n_devices);
     if (!error && !(options->flags & HBM_NO_RECONNECT))
         error = conn_make_lasting(&session->conn, options->reconnect_ms ? options->reconnect_ms : RECONNECT_MS);
     if (!error && (options->flags & HBM_NO_THREAD)) {
@@ -228,11 +202,12 @@ void hbm_close(hbm_session *session)
         if (session->words)
             munmap(session->words, LOCKWORD_PAGE_BYTES);
         close_fd_at(&session->comeback.socket);
+        free(session->comeback.devices);
         conn_clear(&session->conn);
         pthread_cond_destroy(&session->claims);
         pthread_mutex_destroy(&session->mutex);
     }
-    free(session->devices);
+    devices_free(session);
     free(session->path);
     free(session);
 }
@@ -256,36 +231,4 @@ int hbm_dispatch(hbm_session *session)
         return error;
     session_dispatch(session);
     return session->conn.state == CONN_DEAD ? conn_lost(&session->conn) : 0;
-}
-
-int hbm_device_count(hbm_session *session)
-{
-    int error = session_check(session);
-
-    return error ? error : (int)session->n_devices;
-}
-
-int hbm_device_get(hbm_session *session, unsigned index, struct hbm_device_info *ret)
-{
-    struct wire_device_reply reply;
-    int error = session_check(session);
-
-    if (error)
-        return error;
-    if (!ret)
-        return set_error(HBM_E_INVALID, "ret is NULL");
-    if (index >= session->n_devices)
-        return set_error(HBM_E_NO_DEVICE, "index %u of %u", index, session->n_devices);
-    error = ask_device(session, index, &reply);
-    if (error)
-        return error;
-    *ret = (struct hbm_device_info){
-        .is_cuda = reply.is_cuda != 0,
-        .ready = reply.ready != 0,
-        .capacity = reply.capacity,
-        .used = reply.used,
-    };
-    memcpy(ret->uuid, reply.uuid, sizeof(ret->uuid));
-    memcpy(ret->name, reply.name, sizeof(ret->name));
-    return 0;
 }

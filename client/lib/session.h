@@ -15,6 +15,7 @@
 #include "proto/messages.h"
 
 struct mapping;
+struct device_table;
 
 /* What resume.c knows of the way back. One thread at a time does it. */
 struct comeback {
@@ -26,11 +27,22 @@ struct comeback {
     uint64_t id;      /* the session's, as the daemon names it */
     uint8_t secret[32];
     char client[64];
+    struct device_table *devices; /* that daemon's, being asked for; the session is back with the last of them */
+    unsigned n_devices;           /* that it has told */
 };
+
+#define DEVICES_MAX 4096u
 
 struct known_device {
     char uuid[HBM_UUID_MAX];
     bool is_cuda;
+};
+
+/* Never changes: another daemon may have other devices, or number them otherwise, and gets another table. */
+struct device_table {
+    struct device_table *older;
+    unsigned n;
+    struct known_device devices[];
 };
 
 struct hbm_session {
@@ -38,8 +50,7 @@ struct hbm_session {
     struct node all;    /* fork.c's list of sessions */
     _Atomic bool inert; /* this is a forked child's copy */
     char *path;         /* of the socket */
-    struct known_device *devices;
-    unsigned n_devices;
+    struct device_table *_Atomic devices;
     bool has_thread;
     _Atomic bool closing;
     struct comeback comeback;
@@ -83,6 +94,14 @@ static inline uint32_t session_next_slot(hbm_session *session, uint32_t slot)
 #define for_each_slot(session, slot)                                                                               \
     for (uint32_t slot = session_next_slot(session, 0); slot < LOCKWORD_SLOTS;                                     \
          slot = session_next_slot(session, slot + 1))
+
+/* devices.c */
+struct device_table *devices_new(unsigned n);
+void devices_note(struct device_table *table, unsigned index, const struct wire_device_reply *reply);
+/* Takes the table: the session's from now on, or freed if that says the same. */
+void devices_take(hbm_session *session, struct device_table *table);
+int devices_learn(hbm_session *session, unsigned n);
+void devices_free(hbm_session *session);
 
 /* fork.c */
 void fork_watch(hbm_session *session);

@@ -14,6 +14,7 @@ import pytest
 
 import wire
 from conftest import BUILD, DEVICE, ROOT
+from helpers import sanitizer_flags
 
 if DEVICE != "host":
     pytest.skip("the program touches the memory itself", allow_module_level=True)
@@ -21,13 +22,12 @@ if DEVICE != "host":
 RETRY, BUILDER_DIED, DISCONNECTED = -34, -24, -28
 BAD_VERSION, INVALID, NOT_FOUND = -2, -3, -4
 SEALS = fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE
-SANITIZERS = [flag for flag in os.environ.get("HBM_SANITIZE", "").split() if flag]
 
 
 @pytest.fixture(scope="module")
 def binary(tmp_path_factory):
     path = tmp_path_factory.mktemp("resume") / "resume_program"
-    subprocess.run(["gcc", "-std=gnu17", "-D_GNU_SOURCE", f"-I{ROOT}", "-Wall", "-Wextra", "-Werror", "-g", "-O1", *SANITIZERS,
+    subprocess.run(["gcc", "-std=gnu17", "-D_GNU_SOURCE", f"-I{ROOT}", "-Wall", "-Wextra", "-Werror", "-g", "-O1", *sanitizer_flags(),
                     str(ROOT / "tests/flow/resume_program.c"), str(BUILD / "libhbm.a"), "-pthread", "-ldl",
                     "-o", str(path)], check=True)
     return path

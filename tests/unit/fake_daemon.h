@@ -54,6 +54,8 @@ static struct {
     _Atomic bool dying;          /* cut_after is at work: test_resume.c's readers are slow meanwhile */
     _Atomic bool hang_up;        /* on all who connect */
     _Atomic int refuse_resume;   /* error of every RESUME */
+    _Atomic unsigned n_devices;  /* "host", "host1", ... */
+    _Atomic bool stopping;       /* refuses ATTACH, then goes */
     _Atomic unsigned lose;       /* of the leases in a RESUME, the first so many are unknown */
     /* what RESUME said */
     _Atomic unsigned connects, resumes, listed, byes;
@@ -242,7 +244,7 @@ static void fake_die(struct packet *last)
 static void fake_resume(const struct packet_header *header, struct packet *packet)
 {
     const struct wire_resume_request *request = (const void *)packet->body;
-    struct wire_resume_reply reply = {.n_devices = 1, .n_lost = fake.lose};
+    struct wire_resume_reply reply = {.n_devices = fake.n_devices, .n_lost = fake.lose};
     size_t size;
     int lost = -1;
 
@@ -268,7 +270,7 @@ static void fake_resume(const struct packet_header *header, struct packet *packe
 
 static void fake_hello(const struct packet_header *header, const struct wire_hello_request *request)
 {
-    struct wire_hello_reply reply = {.session = 1, .secret = {[5] = 77}, .slots = LOCKWORD_SLOTS, .n_devices = 1};
+    struct wire_hello_reply reply = {.session = 1, .secret = {[5] = 77}, .slots = LOCKWORD_SLOTS, .n_devices = fake.n_devices};
 
     if (fake.refuse_hello || request->version != WIRE_VERSION)
         return fake_refuse(header, HBM_E_BAD_VERSION, "this daemon speaks version 2, you speak 1");
@@ -315,7 +317,10 @@ static void fake_answer(struct packet *packet)
         fake.commits++;
         break;
     case WIRE_DEVICE:
+        MUST(((struct wire_device_request *)packet->body)->index < fake.n_devices);
         strcpy(reply.device.uuid, "host");
+        if (((struct wire_device_request *)packet->body)->index)
+            strcpy(reply.device.uuid, "host1");
         strcpy(reply.device.name, "host memory");
         reply.device.ready = 1;
         break;
@@ -340,6 +345,14 @@ static void fake_step(struct packet *packet)
     if (packet->header.opcode == WIRE_ATTACH && fake.vanish) {
         fake_event(WIRE_GOODBYE,
                    &(struct wire_goodbye_request){.error = HBM_E_LIMIT, .detail = "you ask too much"});
+        shutdown(fake.socket, SHUT_RDWR);
+        return;
+    }
+    if (packet->header.opcode == WIRE_ATTACH && fake.stopping) {
+        fake.stopping = false;
+        fake_refuse(&packet->header, HBM_E_SHUTTING_DOWN, "nothing new is granted");
+        usleep(20000);
+        fake_event(WIRE_GOODBYE, &(struct wire_goodbye_request){.error = HBM_E_SHUTTING_DOWN});
         shutdown(fake.socket, SHUT_RDWR);
         return;
     }
@@ -403,6 +416,7 @@ static int start_fake(void **state)
     (void)state;
     memset(&fake, 0, sizeof(fake));
     fake.ask_during_lock = fake.socket = -1;
+    fake.n_devices = 1;
     strcpy(fake.dir, "/tmp/test_libhbm.XXXXXX");
     MUST(mkdtemp(fake.dir));
     snprintf(path, sizeof(path), "%s/hbmd.sock", fake.dir);

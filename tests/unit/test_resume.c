@@ -169,6 +169,38 @@ static void a_daemon_that_does_not_know_it_ends_it(void **state)
     hbm_close(session);
 }
 
+static void a_daemon_that_stops_in_good_order_is_waited_for(void **state)
+{
+    (void)state;
+    for (unsigned flags = 0; flags <= HBM_NO_THREAD; flags++) {
+        hbm_session *session = open_with(flags);
+        fake.stopping = true;
+        assert_int_equal(hbm_detach(attach(session, "b1")), 0);
+        hbm_close(session);
+    }
+    assert_int_equal(fake.resumes, 2);
+}
+
+static void the_next_daemon_may_have_other_devices(void **state)
+{
+    hbm_session *session = open_with(0);
+    hbm_lease *lease = attach(session, "b1");
+    struct hbm_device_info info;
+
+    (void)state;
+    fake.n_devices = 2;
+    daemon_dies();
+    EVENTUALLY(hbm_device_count(session) == 2);
+    assert_int_equal(hbm_device_get(session, 1, &info), 0);
+    assert_string_equal(info.uuid, "host1");
+    fake.n_devices = 1;
+    daemon_dies();
+    EVENTUALLY(hbm_device_count(session) == 1);
+    assert_int_equal(hbm_device_get(session, 1, &info), HBM_E_NO_DEVICE);
+    assert_int_equal(hbm_detach(lease), 0);
+    hbm_close(session);
+}
+
 static void it_knocks_ever_more_slowly(void **state)
 {
     hbm_session *session = open_with(0);
@@ -504,6 +536,8 @@ int main(void)
         TEST(a_lease_detached_meanwhile_is_not_presented),
         TEST(without_reconnecting_a_cut_is_the_end),
         TEST(a_daemon_that_does_not_know_it_ends_it),
+        TEST(a_daemon_that_stops_in_good_order_is_waited_for),
+        TEST(the_next_daemon_may_have_other_devices),
         TEST(it_knocks_ever_more_slowly),
         TEST(what_may_be_asked_again_is),
         TEST(what_may_not_be_asked_twice_says_so),
