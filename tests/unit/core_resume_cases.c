@@ -204,7 +204,7 @@ static void leases_that_are_not_known_are_told_and_their_slots_left_alone(void *
     make_kept(&w, "v", 8, 8);
     struct session *session = client(&w, alice), *another = client(&w, alice);
     struct lease *lease = attach(&w, session, "w", HBM_RO), *stays = attach(&w, session, "v", HBM_RO);
-    uint64_t foreign = attach(&w, another, "w", HBM_RO)->id, lost = lease->id;
+    uint64_t foreign = attach(&w, another, "w", HBM_RO)->id, lost = lease->id, kept = stays->id;
     uint32_t slot = lease->mappings[0]->slot;
     struct known known = known_of(session);
     holds(&known, lease);
@@ -228,7 +228,7 @@ static void leases_that_are_not_known_are_told_and_their_slots_left_alone(void *
     assert_int_equal(session->words[slot] & LOCKWORD_COUNT, 1);
     /* Let go of by its client, the slot is anyone's after the next restart. */
     known.slots[slot / 64] &= ~((uint64_t)1 << (slot % 64));
-    known.leases[0] = stays->id;
+    known.leases[0] = kept;
     known.n = 1;
     assert_int_equal(world_restart(&w), 0);
     session = come_back(&known);
