@@ -8,7 +8,7 @@
  * Threads: any thread may call with any session. fork: the child's copies are inert (calls return HBM_E_FORKED), its
  * /dev/nvidia* descriptors are closed, and the parent's session lives on. exec: nothing is inherited.
  * The library loads on machines without CUDA; libcuda is looked for when a GPU buffer is first mapped, and the
- * calling thread's current context is used, or the device's primary context if there is none.
+ * calling thread's current context is used, or the device's primary context, kept until the process ends, if there is none.
  *
  * If the daemon goes away, what is mapped stays mapped, and locks of resident memory go on. When another has taken its
  * place (systemd or `hbmd --supervise` see to that, and keep the memory), the session goes on with it: same leases, ids

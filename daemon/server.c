@@ -21,6 +21,9 @@ static void shut_down(struct server *server)
     server->probe = probe_cancel(server->probe);
     server->wire = wire_server_free(server->wire);
     server->rpc = rpc_server_free(server->rpc);
+    /* Told to stop, and not by systemd, whose stop may be a restart: the memory goes with us or our supervisor, and a
+     * ledger would only tell the next daemon of losses that were asked for. */
+    server->stays_behind = server->failed || !server->store || store_ends_with_unit(server->store);
     /* The directory is still locked: who comes now is told that no daemon answers. */
     if (server->made_client_socket)
         unlinkat(server->dir_fd, CLIENT_SOCKET, 0);
@@ -234,8 +237,11 @@ struct server *server_free(struct server *server)
     uv_run(&server->loop, UV_RUN_DEFAULT); /* the last close callbacks */
     server->core = core_free(server->core);
     uv_loop_close(&server->loop);
-    if (server->ledger)
+    if (server->ledger) {
         ledger_close(server->ledger);
+        if (!server->stays_behind)
+            unlinkat(server->dir_fd, "ledger", 0);
+    }
     hold_clear(server);
     devices_clear(server);
     passed_clear(&server->passed);

@@ -49,15 +49,13 @@ static void choose_access(const struct cuda_driver *cuda, struct cuda_place *pla
     int can = 0;
 
     place->access[place->n_access++] = (CUmemAccessDesc){{CU_MEM_LOCATION_TYPE_DEVICE, place->device}, flags};
-    if (!place->retained && cuda->context_device(&current) == 0 && current != place->device &&
+    if (!place->primary && cuda->context_device(&current) == 0 && current != place->device &&
         cuda->can_access_peer(&can, current, place->device) == 0 && can)
         place->access[place->n_access++] = (CUmemAccessDesc){{CU_MEM_LOCATION_TYPE_DEVICE, current}, flags};
 }
 
-static void forget(const struct cuda_driver *cuda, struct place *place)
+static void forget(struct place *place)
 {
-    if (place->cuda && place->cuda->retained)
-        cuda->primary_release(place->cuda->device);
     free(place->cuda);
     place->cuda = NULL;
 }
@@ -72,7 +70,7 @@ static int prepare(const struct cuda_driver *cuda, struct place *place)
         return set_system_error("malloc", ENOMEM);
     int error = find_device(cuda, place->uuid, &place->cuda->device);
     if (error)
-        forget(cuda, place);
+        forget(place);
     return error;
 }
 
@@ -87,10 +85,10 @@ static int prepare_context(const struct cuda_driver *cuda, struct place *place)
     if ((result = cuda->context_current(&place->cuda->context)) != 0)
         return set_cuda_error("cuCtxGetCurrent", result);
     if (!place->cuda->context) {
-        result = cuda->primary_retain(&place->cuda->context, place->cuda->device);
+        result = cuda_primary(cuda, place->cuda->device, &place->cuda->context);
         if (result)
             return set_cuda_error("cuDevicePrimaryCtxRetain", result);
-        place->cuda->retained = true;
+        place->cuda->primary = true;
     }
     choose_access(cuda, place->cuda, place->access == HBM_RW);
     return 0;
@@ -166,7 +164,7 @@ static void vmm_release(struct place *place)
         cuda->address_free(address_of(place), place->size);
     place->address = NULL;
     cuda_drop_fences(cuda, place);
-    forget(cuda, place);
+    forget(place);
 }
 
 static int ipc_reserve(struct place *place)
@@ -221,7 +219,7 @@ static void ipc_release(struct place *place)
     if (place->mapped)
         ipc_unmap(place);
     cuda_drop_fences(cuda, place);
-    forget(cuda, place);
+    forget(place);
 }
 
 const struct backend backend_cuda = {

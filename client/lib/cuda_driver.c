@@ -7,6 +7,8 @@
 
 #include "client/lib/error.h"
 
+#define DEVICES_MAX 64
+
 static struct cuda_driver driver;
 static bool usable;
 static char why_not[256];
@@ -56,6 +58,22 @@ const struct cuda_driver *cuda_driver(void)
         return NULL;
     }
     return &driver;
+}
+
+CUresult cuda_primary(const struct cuda_driver *cuda, CUdevice device, CUcontext *ret)
+{
+    static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+    static CUcontext held[DEVICES_MAX]; /* by ordinal */
+    CUresult result = 0;
+
+    if (device < 0 || device >= DEVICES_MAX)
+        return cuda->primary_retain(ret, device);
+    pthread_mutex_lock(&mutex);
+    if (!held[device])
+        result = cuda->primary_retain(&held[device], device);
+    *ret = held[device];
+    pthread_mutex_unlock(&mutex);
+    return result;
 }
 
 int set_cuda_error(const char *call, CUresult result)

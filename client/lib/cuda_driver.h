@@ -46,7 +46,6 @@ enum {
     FUNCTION(device_uuid, "cuDeviceGetUuid_v2", (CUuuid *, CUdevice))                                              \
     FUNCTION(can_access_peer, "cuDeviceCanAccessPeer", (int *, CUdevice, CUdevice))                                \
     FUNCTION(primary_retain, "cuDevicePrimaryCtxRetain", (CUcontext *, CUdevice))                                  \
-    FUNCTION(primary_release, "cuDevicePrimaryCtxRelease_v2", (CUdevice))                                          \
     FUNCTION(context_current, "cuCtxGetCurrent", (CUcontext *))                                                    \
     FUNCTION(context_set, "cuCtxSetCurrent", (CUcontext))                                                          \
     FUNCTION(context_device, "cuCtxGetDevice", (CUdevice *))                                                       \
@@ -77,5 +76,8 @@ struct cuda_driver {
 
 /* Loaded and initialised at the first call; NULL with the error set (HBM_E_NO_CUDA) where that fails. */
 const struct cuda_driver *cuda_driver(void);
+/* The device's primary context, for a process that has none of its own current. Held until the process ends: making
+ * one takes a fifth of a second, too long for each attach. */
+CUresult cuda_primary(const struct cuda_driver *cuda, CUdevice device, CUcontext *ret);
 /* HBM_E_CUDA: "CALL: CUDA_ERROR_NAME (its sentence)". */
 int set_cuda_error(const char *call, CUresult result);

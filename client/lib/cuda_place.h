@@ -18,7 +18,7 @@ struct cuda_place {
     CUdevice device;
     CUmemAccessDesc access[2];
     unsigned n_access;
-    bool retained; /* context is the device's primary one, held by this place */
+    bool primary; /* context is the device's primary one, held by the process */
     struct fence *fences;
 };
 

@@ -177,3 +177,14 @@ def test_a_daemon_that_stops_takes_its_sockets_along(make_daemon, supervise):
     daemon.stop()
     assert not daemon.socket.exists() and not daemon.control.exists()
     ctl_refused(daemon.ctl("status"), 3)
+
+
+@pytest.mark.parametrize("supervise", [False, True], ids=["plain", "supervised"])
+def test_what_a_stop_gave_back_is_no_loss_to_the_next_daemon(make_daemon, supervise):
+    daemon = make_daemon(supervise=supervise)
+    daemon.start()
+    put(daemon, "w", b"w" * 5000)
+    daemon.stop()
+    daemon.start()
+    assert daemon.rpc("hbm.ls") == [] and "LOST" not in daemon.log.read_text()
+    put(daemon, "w", b"w" * 5000)
