@@ -41,11 +41,19 @@ static void print_optional(const cJSON *event, const char *label, const char *na
     printf("  %s%s", label, text);
 }
 
+static double sequence(const cJSON *event)
+{
+    const cJSON *item = member(event, "seq");
+
+    return cJSON_IsNumber(item) ? item->valuedouble : 0;
+}
+
 static void print_event(const struct cli *cli, const cJSON *event)
 {
     if (cli->json) {
         report_json(event);
     } else {
+        printf("%-6.0f  ", sequence(event));
         print_time(member(event, "time"));
         print_optional(event, "", "event");
         print_optional(event, "", "name");
@@ -55,13 +63,6 @@ static void print_event(const struct cli *cli, const cJSON *event)
         print_optional(event, "id ", "id");
         putchar('\n');
     }
-}
-
-static double sequence(const cJSON *event)
-{
-    const cJSON *item = member(event, "seq");
-
-    return cJSON_IsNumber(item) ? item->valuedouble : 0;
 }
 
 /* Subscribes before it asks for the past, so that nothing falls between; what comes twice is told by its number. */

@@ -146,6 +146,29 @@ void show_receipts(const struct cli *cli, const cJSON *rows)
     print_skipped(rows);
 }
 
+/* Decoding loses nothing more: there is no quality to show. */
+void show_decoded(const struct cli *cli, const cJSON *rows)
+{
+    static const char *const titles[] = {"NAME", "ENCODING", ">BEFORE", ">AFTER", ">TIME", ">GB/s", NULL};
+    const cJSON *row;
+    struct grid grid;
+
+    grid_begin(&grid, titles);
+    cJSON_ArrayForEach(row, rows)
+    {
+        if (did_nothing(row))
+            continue;
+        grid_member(&grid, row, "name");
+        grid_member(&grid, row, "encoding");
+        grid_bytes(&grid, row, "bytes_before");
+        grid_bytes(&grid, row, "bytes_after");
+        grid_seconds(&grid, row, "seconds");
+        rate_cell(&grid, row);
+    }
+    grid_end(&grid, cli);
+    print_skipped(rows);
+}
+
 void show_moves(const struct cli *cli, const cJSON *rows)
 {
     static const char *const titles[] = {"NAME", "ID", "TIER", ">SIZE", ">TIME", ">GB/s", NULL};

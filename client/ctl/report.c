@@ -120,7 +120,7 @@ int report_rows(const cJSON *rows)
         return EXIT_DONE;
     cJSON_ArrayForEach(row, rows)
     {
-        if (!*text_of(row, "error"))
+        if (!*text_of(row, "error") || cJSON_HasObjectItem(row, "op")) /* an op listed: no failure of this verb */
             continue;
         if (first)
             more++;

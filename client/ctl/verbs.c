@@ -40,7 +40,7 @@ static const struct verb verbs[] = {
              TEXT("--as", "NAME", "as"), NUMBER("--min-sqnr", "DB", "min_sqnr"),
              NUMBER("--max-error", "E", "max_error"), ASYNC),
      "hbm.compress", {"sel"}, run_operation, show_receipts, "encode buffers; prints what it cost in quality"},
-    {"decompress", "SEL", 1, 1, OPTIONS(ASYNC), "hbm.decompress", {"sel"}, run_operation, show_receipts,
+    {"decompress", "SEL", 1, 1, OPTIONS(ASYNC), "hbm.decompress", {"sel"}, run_operation, show_decoded,
      "back to the published dtype"},
     {"offload", "SEL", 1, 1, OPTIONS(REQUIRED("--to", "host|disk", "to"), FLAG("--force", "force"), ASYNC),
      "hbm.offload", {"sel"}, run_operation, show_moves, "move buffers off the device, with what shares their arenas"},

@@ -32,6 +32,7 @@ void show_buffers(const struct cli *cli, const cJSON *buffers);
 void show_details(const struct cli *cli, const cJSON *buffers);
 void show_hashes(const struct cli *cli, const cJSON *rows);
 void show_receipts(const struct cli *cli, const cJSON *rows);
+void show_decoded(const struct cli *cli, const cJSON *rows);
 void show_moves(const struct cli *cli, const cJSON *rows);
 void show_line(const struct cli *cli, const cJSON *result); /* NAME: one line of members */
 void show_config(const struct cli *cli, const cJSON *rows);

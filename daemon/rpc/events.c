@@ -69,10 +69,14 @@ void handle_EVENTS(struct request *request, const struct EVENTS_args *args)
     uint64_t limit = isnan(args->limit) ? UINT64_MAX : (uint64_t)args->limit;
     struct writer *writer = answer_begin(request);
     write_open(writer, "result", '[');
-    for (uint64_t seq = first_shown(events, who, since, limit); seq < events->next; seq++) {
+    /* After a number the oldest, so that a reader goes on from the last it got; else the newest. */
+    uint64_t seq = first_shown(events, who, since, isnan(args->since) ? limit : UINT64_MAX);
+    for (; limit && seq < events->next; seq++) {
         const struct event *event = event_get(events, seq);
-        if (event && event_visible(event, who))
-            write_event(writer, NULL, event);
+        if (!event || !event_visible(event, who))
+            continue;
+        write_event(writer, NULL, event);
+        limit--;
     }
     write_close(writer, ']');
     answer_end(request);

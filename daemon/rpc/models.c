@@ -7,8 +7,18 @@
 #include "daemon/rpc/dispatch.h"
 #include "daemon/rpc/rows.h"
 
+static bool is_lost(const struct model *model)
+{
+    list_for_each (node, &model->buffers)
+        if (list_entry(node, struct buffer, model_node)->arena->extent->lost)
+            return true;
+    return false;
+}
+
 static const char *state_text(const struct model *model)
 {
+    if (is_lost(model))
+        return "lost";
     return model->state == MODEL_SEALED && !model->listed ? "replaced" : model_state_name(model->state);
 }
 

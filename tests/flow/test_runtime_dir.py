@@ -186,5 +186,5 @@ def test_what_a_stop_gave_back_is_no_loss_to_the_next_daemon(make_daemon, superv
     put(daemon, "w", b"w" * 5000)
     daemon.stop()
     daemon.start()
-    assert daemon.rpc("hbm.ls") == [] and "LOST" not in daemon.log.read_text()
+    assert daemon.rpc("hbm.ls") == [] and "LOST" not in daemon.log
     put(daemon, "w", b"w" * 5000)
