@@ -65,8 +65,8 @@ void hbm_close(hbm_session *session);
 /* Readable when hbm_dispatch() has something to do; for HBM_NO_THREAD, INVALID without. Owned by the session. */
 int hbm_event_fd(hbm_session *session);
 /* Handles what has arrived: lets go of unlocked arenas that the daemon asked back. Never waits for an answer of the
- * daemon, but for the GPU work that the arena was unlocked behind. DISCONNECTED once the session is for good: while the daemon
- * is only away this looks for it, at the times when hbm_event_fd() is readable. */
+ * daemon, but for the GPU work that the arena was unlocked behind. While the daemon is away it looks for it, whenever
+ * hbm_event_fd() is readable; DISCONNECTED once there is no way back. */
 int hbm_dispatch(hbm_session *session);
 
 struct hbm_device_info {
@@ -133,7 +133,8 @@ int hbm_attach_id(hbm_session *session, uint64_t id, unsigned access, unsigned f
 void hbm_lease_info(const hbm_lease *lease, struct hbm_info *ret);
 /* The address, the same for the lease's whole life: also while nothing is mapped there. */
 void *hbm_pointer(const hbm_lease *lease);
-/* Ends the lease and frees it (also on DISCONNECTED; while the daemon is away, it hears of it when it is back); unmaps with the last of its arena. GPU work on it must be done. */
+/* Ends the lease and frees it (also on DISCONNECTED; a daemon that is away hears of it when it is back); unmaps with the
+ * last of its arena. GPU work on it must be done. */
 int hbm_detach(hbm_lease *lease);
 /* Removes a buffer: BUSY while anyone leases it. */
 int hbm_free(hbm_session *session, uint64_t id);

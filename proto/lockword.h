@@ -72,9 +72,10 @@ static inline bool lockword_try_release(_Atomic uint64_t *word)
     }
 }
 
-/* The arena is mapped (again), by what a connection brought that may be gone by now: the daemon counts it as mapped from
- * here on, and nobody can lock it. If the connection still lives afterwards, a daemon that comes later finds it counted,
- * and lockword_arrive follows; else one may have read AWAY already and moved the arena: lockword_turn_back, unmap. */
+/* The arena is mapped (again), by what a connection brought that may be gone by now: the daemon counts it as mapped
+ * from here on, and nobody can lock it. If the connection still lives afterwards, a daemon that comes later finds it
+ * counted, and lockword_arrive follows; else one may have read AWAY already and moved the arena: lockword_turn_back,
+ * unmap. */
 static inline void lockword_land(_Atomic uint64_t *word)
 {
     uint64_t old = atomic_load_explicit(word, memory_order_relaxed);
@@ -92,8 +93,8 @@ static inline void lockword_turn_back(_Atomic uint64_t *word)
         ;
 }
 
-/* The arena is mapped (again): present, next epoch, `locks` locks held. Only while AWAY or LANDING, or before first use.
- * A RECLAIM that came while the fd was on its way stays set: it asks for what has just been mapped. */
+/* The arena is mapped (again): present, next epoch, `locks` locks held. Only while AWAY or LANDING, or before first
+ * use. A RECLAIM that came while the fd was on its way stays set: it asks for what has just been mapped. */
 static inline void lockword_arrive(_Atomic uint64_t *word, uint64_t locks)
 {
     uint64_t old = atomic_load_explicit(word, memory_order_relaxed), fresh;

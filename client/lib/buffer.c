@@ -75,8 +75,8 @@ static int join_and_lock(hbm_lease *lease, int fd, uint64_t before, uint64_t lif
     return error;
 }
 
-/* Turns a reply into a lease. `error` is that of the call: a grant may have come although it failed. CONN_CUT: it came
- * in a life that is past, so that there is no such lease. */
+/* Turns a reply into a lease. `error` is that of the call: a grant may have come although it failed. CONN_CUT: it
+ * came in a life that is past, so that there is no such lease. */
 static int take_grant(hbm_session *session, int error, const struct wire_grant *grant, struct conn_fds *fds,
                       uint64_t before, bool lock, uint32_t timeout_ms, hbm_lease **ret)
 {

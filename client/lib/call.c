@@ -163,7 +163,6 @@ static void await(struct conn *conn, struct conn_call *call)
     }
 }
 
-
 static void leave(struct conn *conn, struct conn_call *call)
 {
     struct conn_call **link = &conn->calls;
@@ -214,7 +213,8 @@ static int call_once(struct conn *conn, uint64_t life, uint32_t opcode, const vo
     }
     if (sent && sent != -EPIPE)
         return set_system_error("sendmsg", -sent);
-    if (sent == -EPIPE && call.status == CONN_CUT) /* nobody has got it: it is still to be asked for the first time */
+    if (sent == -EPIPE &&
+        call.status == CONN_CUT) /* nobody has got it: it is still to be asked for the first time */
         return call_once(conn, life, opcode, request, reply, fds, n_fds, out);
     if (call.status == HBM_E_DISCONNECTED)
         return conn_lost(conn);

@@ -7,8 +7,8 @@
  * timer.
  *
  * A connection that is cut is DOWN until resume.c has put another in its place, or DEAD if there is none to be had.
- * Meanwhile calls wait in the door; those that were under way end, and their callers know which of them may be asked
- * again. `life` counts: what a reply brought belongs to the life that it came in. */
+ * Meanwhile calls wait in the door; those that were under way end, and their callers know which of them may be
+ * asked again. `life` counts: what a reply brought belongs to the life that it came in. */
 #pragma once
 
 #include <pthread.h>
@@ -27,7 +27,7 @@ struct conn {
     int wake;   /* eventfd: an event came while a caller was reading, or it was cut, or the thread shall stop */
     int timer;  /* timerfd: for resume.c */
     pthread_mutex_t send_mutex;
-    pthread_mutex_t mutex; /* guards what follows */
+    pthread_mutex_t mutex;  /* guards what follows */
     pthread_cond_t changed; /* state, or nobody is inside any more */
     struct conn_call *calls;
     unsigned callers, senders;
@@ -35,13 +35,13 @@ struct conn {
     bool reading;
     bool ending; /* end of file was seen once: what is still queued is read before giving up */
     _Atomic enum conn_state state;
-    _Atomic uint64_t life; /* one more with each list of leases that a daemon is shown */
-    bool presented;        /* DOWN: a list has been made for this life */
-    bool may_return;       /* DOWN is not DEAD */
-    uint32_t patience_ms;  /* how long calls wait in the door */
-    int goodbye;           /* the error of GOODBYE, 0 if none came */
+    _Atomic uint64_t life;       /* one more with each list of leases that a daemon is shown */
+    bool presented;              /* DOWN: a list has been made for this life */
+    bool may_return;             /* DOWN is not DEAD */
+    uint32_t patience_ms;        /* how long calls wait in the door */
+    int goodbye;                 /* the error of GOODBYE, 0 if none came */
     char peer[256], reason[512]; /* who it was with; why it is gone */
-    _Atomic bool reclaim; /* a RECLAIM came that nobody has acted on; which slots, the words tell */
+    _Atomic bool reclaim;        /* a RECLAIM came that nobody has acted on; which slots, the words tell */
     /* Without a thread, whoever reads acts on RECLAIM at once: it may be what its own LOCK waits for. */
     void (*on_reclaim)(void *context);
     /* Without a thread, who waits in the door does the work: until it is not DOWN, or the deadline (NULL: none). */
@@ -65,14 +65,15 @@ void conn_clear(struct conn *conn);
 /* In a forked child: gives up the copies of the descriptors and nothing else. */
 void conn_forget(struct conn *conn);
 
-/* ---- Calls (call.c). Sizes come from the opcode's row; fds are borrowed; `out` may be NULL where the row has no fds
- * out. On failure the error is set and *reply is zero, except when the reply's fds could not be received: then it is
- * filled, so that the caller can give back what it was granted. ---- */
+/* ---- Calls (call.c). Sizes come from the opcode's row; fds are borrowed; `out` may be NULL where the row has no
+ * fds out. On failure the error is set and *reply is zero, except when the reply's fds could not be received: then
+ * it is filled, so that the caller can give back what it was granted. ---- */
 
 /* Sends a request and waits for its reply; RETRY if the connection was cut in between. */
 int conn_call(struct conn *conn, uint32_t opcode, const void *request, void *reply, const int *fds, unsigned n_fds,
               struct conn_fds *out);
-/* The same, asked again until it is answered. timeout_ms: the request's own field, which gets what is left; or NULL. */
+/* The same, asked again until it is answered. timeout_ms: the request's own field, which gets what is left; or
+ * NULL. */
 int conn_call_again(struct conn *conn, uint32_t opcode, const void *request, uint32_t *timeout_ms, void *reply,
                     struct conn_fds *out);
 /* For what ends with the life that it began in: CONN_OVER without a word to the daemon if that is past. CONN_CUT

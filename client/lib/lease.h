@@ -28,7 +28,7 @@ struct hbm_model {
     _Atomic bool lost;
     bool building;
     uint64_t life; /* that it was granted in: what is building ends with it */
-    void *bytes; /* the table, mapped */
+    void *bytes;   /* the table, mapped */
     size_t size;
     struct table table;
     struct hold *holds; /* one an arena */
@@ -42,7 +42,8 @@ struct hbm_op {
     uint64_t life; /* that it was started in, and ends with */
 };
 
-/* Let go of the mappings (not in a forked child) and free. Nothing is sent. They say in which life: session_remove. */
+/* Let go of the mappings (not in a forked child) and free. Nothing is sent. They say in which life: session_remove.
+ */
 uint64_t lease_free(hbm_lease *lease);
 uint64_t model_free(hbm_model *model);
 
@@ -53,8 +54,8 @@ void lease_give_back(hbm_session *session, uint64_t lease, uint64_t life);
 /* Sets and returns LOST. */
 int lease_set_lost(void);
 
-/* Makes a model of a reply: its table and arenas. On failure the lease has been given back. CONN_CUT: it came in a life
- * that is past, so that there is no such lease. */
+/* Makes a model of a reply: its table and arenas. On failure the lease has been given back. CONN_CUT: it came in a
+ * life that is past, so that there is no such lease. */
 int model_take(hbm_session *session, uint64_t lease, uint32_t access, bool building, bool lock, uint32_t n_fds,
                struct conn_fds *fds, uint64_t before, uint32_t timeout_ms, hbm_model **ret);
 /* Locks the given holds, however many. All or nothing. */

@@ -53,8 +53,9 @@ void mapping_try_release(hbm_session *session, uint32_t slot);
 /* Claimed, its word just set to AWAY: waits for its GPU work, unmaps and tells the daemon. On failure the arena
  * stays mapped, with `locks` locks. */
 int mapping_let_go(hbm_session *session, struct mapping *mapping, uint64_t locks);
-/* Of these, those that are mapped have been by what a reply of that life brought. True: they may be used, once their
- * words arrive. False: a daemon that came since may have moved the arenas, so they are unmapped again and away. */
+/* Of these, those that are mapped have been by what a reply of that life brought. True: they may be used, once
+ * their words arrive. False: a daemon that came since may have moved the arenas, so they are unmapped again and
+ * away. */
 bool mapping_land(hbm_session *session, struct mapping *const *mappings, unsigned n, uint64_t life);
 /* The daemon counts the slot as mapped here, but it is not. */
 void mapping_send_released(hbm_session *session, uint32_t slot);

@@ -152,8 +152,8 @@ int hbm_model_attach(hbm_session *session, const char *name, unsigned access, un
         uint64_t before = mapping_epoch(session);
         error = conn_call_again(&session->conn, WIRE_ATTACH_MODEL, &request, &request.timeout_ms, &reply, &fds);
         if (!error)
-            error = model_take(session, reply.lease, access, false, !(flags & HBM_UNLOCKED), reply.n_fds_total, &fds,
-                               before, timeout_ms, ret);
+            error = model_take(session, reply.lease, access, false, !(flags & HBM_UNLOCKED), reply.n_fds_total,
+                               &fds, before, timeout_ms, ret);
         else if (reply.lease)
             lease_give_back(session, reply.lease, fds.life);
     } while (error == CONN_CUT);

@@ -155,8 +155,9 @@ static int end_building(hbm_model *model, uint32_t commit)
         return error;
     if (!commit) /* what a daemon was building, the next one has not */
         return 0;
-    return error == CONN_CUT ? conn_retry() : set_error(HBM_E_BUILDER_DIED, "the daemon restarted meanwhile, and "
-                                                                           "discarded what was half-built");
+    return error == CONN_CUT ? conn_retry()
+                             : set_error(HBM_E_BUILDER_DIED, "the daemon restarted meanwhile, and "
+                                                             "discarded what was half-built");
 }
 
 int hbm_publish_commit(hbm_model *model)

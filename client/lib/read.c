@@ -69,7 +69,8 @@ static void finish(struct conn_call *call, int status)
     pthread_cond_signal(&call->turn);
 }
 
-/* A daemon that stops, or dies without a word, will be back; one that said why it ends this will not have it again. */
+/* A daemon that stops, or dies without a word, will be back; one that said why it ends this will not have it again.
+ */
 static bool is_cut(const struct conn *conn)
 {
     return conn->may_return && (!conn->goodbye || conn->goodbye == HBM_E_SHUTTING_DOWN);

@@ -1,5 +1,6 @@
-/* The way back to a daemon that died or was restarted: connect, RESUME with what the session holds, and go on. A few
- * steps, none of which blocks, driven by the epoll set that the session's thread (or the caller's loop) sleeps in. */
+/* The way back to a daemon that died or was restarted: connect, RESUME with what the session holds, and go on. A
+ * few steps, none of which blocks, driven by the epoll set that the session's thread (or the caller's loop) sleeps
+ * in. */
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -82,7 +83,7 @@ static void knock(hbm_session *session)
     if (now_ms() < comeback->next_ms)
         return;
     set_timer(session, 0); /* off, and what it has counted forgotten */
-    error_keep(&kept); /* it is no call of the program's that fails here */
+    error_keep(&kept);     /* it is no call of the program's that fails here */
     if (connect_again(session->path, &comeback->socket) || !send_resume(session, comeback->socket) ||
         epoll_ctl(session->conn.epoll, EPOLL_CTL_ADD, comeback->socket, &event) < 0)
         try_later(session);
@@ -158,8 +159,8 @@ static void heard_of_device(hbm_session *session, const struct wire_device_reply
 /* Whether it makes sense to knock again after that answer. */
 static bool may_change(int error)
 {
-    return error == HBM_E_SHUTTING_DOWN || error == HBM_E_LIMIT || error == HBM_E_NO_MEMORY || error == HBM_E_SYSTEM ||
-           error == HBM_E_TIMEOUT || error == HBM_E_DISCONNECTED;
+    return error == HBM_E_SHUTTING_DOWN || error == HBM_E_LIMIT || error == HBM_E_NO_MEMORY ||
+           error == HBM_E_SYSTEM || error == HBM_E_TIMEOUT || error == HBM_E_DISCONNECTED;
 }
 
 static void refused(hbm_session *session, int error, const char *detail)
@@ -167,8 +168,9 @@ static void refused(hbm_session *session, int error, const char *detail)
     if (may_change(error))
         try_later(session);
     else if (error == HBM_E_NOT_FOUND)
-        end_for_good(session, HBM_E_DISCONNECTED, "the daemon that is there now does not know this session: it was "
-                                                  "stopped, and its memory given back, or its ledger lost");
+        end_for_good(session, HBM_E_DISCONNECTED,
+                     "the daemon that is there now does not know this session: it was "
+                     "stopped, and its memory given back, or its ledger lost");
     else
         end_for_good(session, error, detail);
 }

@@ -1,7 +1,8 @@
 /* A session: connection, residency words, mappings, and everything that was handed out under it.
  *
- * Order of locks: session->mutex, then those inside conn (but conn_come_back's settle takes none); no thread waits for the daemon with it
- * held. What takes long (mapping, fences, a LOCK round trip) is guarded by mapping->busy instead (mapping.h). */
+ * Order of locks: session->mutex, then those inside conn (but conn_come_back's settle takes none); no thread waits
+ * for the daemon with it held. What takes long (mapping, fences, a LOCK round trip) is guarded by mapping->busy
+ * instead (mapping.h). */
 #pragma once
 
 #include <pthread.h>
@@ -20,8 +21,8 @@ struct device_table;
 /* What resume.c knows of the way back. One thread at a time does it. */
 struct comeback {
     bool busy, missed; /* conn.mutex; missed: a thread found it busy, and went back to sleep */
-    int socket;        /* where RESUME was sent and is not answered yet: it is not given up, or the daemon would take its
-                        * end for the session's. -1: none */
+    int socket; /* where RESUME was sent and is not answered yet: it is not given up, or the daemon would take its
+                 * end for the session's. -1: none */
     uint32_t pause_ms;
     uint64_t next_ms; /* when to try again */
     uint64_t id;      /* the session's, as the daemon names it */

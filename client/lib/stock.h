@@ -8,8 +8,8 @@ struct holdings {
     uint32_t n;
 };
 
-/* 0 or -ENOMEM. A new life begins: what is added to the session's lists from here on belongs to it, and what a reply of
- * an earlier one brought is not added any more. */
+/* 0 or -ENOMEM. A new life begins: what is added to the session's lists from here on belongs to it, and what a
+ * reply of an earlier one brought is not added any more. */
 int take_stock(hbm_session *session, struct holdings *holdings);
 /* fd: a sealed memfd of n ids that the daemon does not know. */
 void lose_leases(hbm_session *session, int fd, uint32_t n);

@@ -1,4 +1,5 @@
-/* A session's client comes back to a restarted owner. What it says of itself is compared with what the ledger says. */
+/* A session's client comes back to a restarted owner. What it says of itself is compared with what the ledger says.
+ */
 #include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -25,8 +26,8 @@ static bool process_lives(const struct session *session)
     return !session->process_ended && session->pidfd >= 0 && poll(&pidfd, 1, 0) == 0;
 }
 
-struct session *session_to_resume(struct core *core, uint64_t id, const uint8_t secret[32], const struct principal *who,
-                                  int32_t pid)
+struct session *session_to_resume(struct core *core, uint64_t id, const uint8_t secret[32],
+                                  const struct principal *who, int32_t pid)
 {
     static const uint8_t none[32];
     struct session *session = session_get(core, id);
@@ -65,8 +66,7 @@ static uint32_t end_unlisted(struct session *session, const struct resume *resum
 
     list_for_each_safe (node, &session->leases) {
         struct lease *lease = list_entry(node, struct lease, node);
-        if (resume->n_leases &&
-            bsearch(&lease->id, resume->sorted, resume->n_leases, sizeof(lease->id), by_number))
+        if (resume->n_leases && bsearch(&lease->id, resume->sorted, resume->n_leases, sizeof(lease->id), by_number))
             continue;
         lease_free(lease);
         ended++;

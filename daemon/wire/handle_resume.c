@@ -30,8 +30,8 @@ static int answer(struct link *link, const struct packet_header *header, const s
 }
 
 /* `bytes`: the ids, then the slots. */
-static void resume(struct link *link, const struct packet_header *header,
-                   const struct wire_resume_request *request, const uint64_t *bytes)
+static void resume(struct link *link, const struct packet_header *header, const struct wire_resume_request *request,
+                   const uint64_t *bytes)
 {
     _cleanup_free_ uint64_t *lost = calloc(request->n_leases + 1, sizeof(*lost));
     _cleanup_free_ uint64_t *sorted = calloc(request->n_leases + 1, sizeof(*sorted));
@@ -40,8 +40,8 @@ static void resume(struct link *link, const struct packet_header *header,
                             .slots = bytes + request->n_leases,
                             .lost = lost,
                             .sorted = sorted};
-    struct session *session = session_to_resume(link->core, request->session, request->secret, &link->peer.who,
-                                                link->peer.pid);
+    struct session *session =
+        session_to_resume(link->core, request->session, request->secret, &link->peer.who, link->peer.pid);
 
     if (!session) {
         turn_away(link, header, HBM_E_NOT_FOUND, "no session of that id waits for you");

@@ -1,5 +1,5 @@
-/* A client that outlives its daemon: holds a model and a locked buffer, and has threads that call without a pause while
- * test_resume.py kills the owner. A command a line on standard input, a line of JSON for each. */
+/* A client that outlives its daemon: holds a model and a locked buffer, and has threads that call without a pause
+ * while test_resume.py kills the owner. A command a line on standard input, a line of JSON for each. */
 #include <inttypes.h>
 #include <pthread.h>
 #include <stdatomic.h>
@@ -116,8 +116,9 @@ static void publish(void)
         rows[i] = (struct hbm_publish_buffer){
             .name = names[i], .group = names[i], .dtype = HBM_U8, .rank = 1, .dims = {BYTES}};
     }
-    must("publish", hbm_publish_begin(session, &(struct hbm_publish){.name = "m", .buffers = rows, .n_buffers = TENSORS},
-                                      1000, &building, &must_build));
+    must("publish",
+         hbm_publish_begin(session, &(struct hbm_publish){.name = "m", .buffers = rows, .n_buffers = TENSORS}, 1000,
+                           &building, &must_build));
     for (unsigned i = 0; i < TENSORS; i++) {
         struct hbm_info info;
         hbm_model_buffer(building, i, &info);
@@ -131,7 +132,8 @@ static hbm_lease *alloc(const char *name, int value, uint32_t flags)
 {
     hbm_lease *lease;
 
-    must(name, hbm_alloc(session, &(struct hbm_spec){.size = BYTES, .dtype = HBM_U8, .name = name, .flags = flags}, &lease));
+    must(name, hbm_alloc(session, &(struct hbm_spec){.size = BYTES, .dtype = HBM_U8, .name = name, .flags = flags},
+                         &lease));
     memset(hbm_pointer(lease), value, BYTES);
     return lease;
 }
@@ -179,8 +181,8 @@ static void build_half(void)
         error = hbm_publish_commit(half);
         half = NULL;
     } else {
-        error = hbm_publish_begin(session, &(struct hbm_publish){.name = "half", .buffers = &row, .n_buffers = 1}, 1000,
-                                  &half, &must_build);
+        error = hbm_publish_begin(session, &(struct hbm_publish){.name = "half", .buffers = &row, .n_buffers = 1},
+                                  1000, &half, &must_build);
     }
     printf("{\"error\": %d}\n", error);
 }

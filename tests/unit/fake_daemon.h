@@ -215,8 +215,8 @@ static void fake_lock(const struct packet_header *header, const struct wire_lock
               fds, n);
 }
 
-/* Answers if told to, then the process dies, and another starts that goes by what the words say. An arena that is mapped
- * nowhere has moved before its client turns round. */
+/* Answers if told to, then the process dies, and another starts that goes by what the words say. An arena that is
+ * mapped nowhere has moved before its client turns round. */
 static void fake_answer(struct packet *packet);
 static void fake_die(struct packet *last)
 {
@@ -262,15 +262,16 @@ static void fake_resume(const struct packet_header *header, struct packet *packe
     fake.lose = 0;
     fake.resumes++;
     fake_event(WIRE_RECLAIM, &(struct wire_reclaim_request){.slot = 4000});
-    fake_send(&(struct packet_header){.opcode = header->opcode, .serial = header->serial}, &reply, sizeof(reply), &lost,
-              lost >= 0);
+    fake_send(&(struct packet_header){.opcode = header->opcode, .serial = header->serial}, &reply, sizeof(reply),
+              &lost, lost >= 0);
     if (lost >= 0)
         close(lost);
 }
 
 static void fake_hello(const struct packet_header *header, const struct wire_hello_request *request)
 {
-    struct wire_hello_reply reply = {.session = 1, .secret = {[5] = 77}, .slots = LOCKWORD_SLOTS, .n_devices = fake.n_devices};
+    struct wire_hello_reply reply = {
+        .session = 1, .secret = {[5] = 77}, .slots = LOCKWORD_SLOTS, .n_devices = fake.n_devices};
 
     if (fake.refuse_hello || request->version != WIRE_VERSION)
         return fake_refuse(header, HBM_E_BAD_VERSION, "this daemon speaks version 2, you speak 1");
