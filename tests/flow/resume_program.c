@@ -16,10 +16,13 @@
 static hbm_session *session;
 static hbm_model *model;
 static hbm_lease *mine, *roving;
+static uint64_t kept_sum;
 static _Atomic bool stop, no_safe_points;
 static _Atomic unsigned calls, errors;
 static char first_error[512];
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+/* A safe point lets go of what is held, in every thread: nobody may be reading it then. */
+static pthread_rwlock_t step = PTHREAD_RWLOCK_WRITER_NONRECURSIVE_INITIALIZER_NP;
 
 static double now(void)
 {
@@ -67,9 +70,11 @@ static void *attach_and_detach(void *unused)
         note("attach", error);
         if (error)
             continue;
+        pthread_rwlock_rdlock(&step);
         hbm_lease_info(lease, &info);
-        if (sum(info.pointer, info.size) != sum(hbm_pointer(lease), info.size) || ((char *)info.pointer)[7] != 42)
+        if (sum(info.pointer, info.size) != kept_sum)
             note("the bytes of kept", HBM_E_CHECKSUM);
+        pthread_rwlock_unlock(&step);
         note("detach", hbm_detach(lease));
     }
     return unused;
@@ -82,9 +87,11 @@ static void *lock_and_unlock(void *unused)
         note("lock", error);
         if (error)
             continue;
+        pthread_rwlock_rdlock(&step);
         unsigned char *bytes = hbm_pointer(roving);
         if (bytes[0] != 9 || bytes[BYTES - 1] != 9)
             note("the bytes of roving", HBM_E_CHECKSUM);
+        pthread_rwlock_unlock(&step);
         note("unlock", hbm_unlock(roving, NULL, 0));
         nanosleep(&(struct timespec){.tv_nsec = 200000}, NULL);
     }
@@ -98,8 +105,10 @@ static void *look_and_lock(void *unused)
         note("device", hbm_device_get(session, 0, &info));
         note("lock of what is resident", hbm_lock(mine, 0));
         note("unlock of what is resident", hbm_unlock(mine, NULL, 0));
+        pthread_rwlock_wrlock(&step);
         if (!no_safe_points)
             note("safe point", hbm_safepoint(session, NULL, 0, 20000));
+        pthread_rwlock_unlock(&step);
     }
     return unused;
 }
@@ -142,6 +151,7 @@ static void show(void)
 {
     struct hbm_info info;
 
+    pthread_rwlock_rdlock(&step);
     hbm_lease_info(mine, &info);
     printf("{\"calls\": %u, \"errors\": %u, \"first_error\": \"%s\", \"mine\": [\"0x%016" PRIx64
            "\", \"%p\", \"%016" PRIx64 "\"], \"model\": [",
@@ -152,6 +162,7 @@ static void show(void)
                sum(info.pointer, info.size));
     }
     puts("]}");
+    pthread_rwlock_unlock(&step);
 }
 
 static void ping(void)
@@ -197,7 +208,9 @@ int main(int argc, char **argv)
         return 2;
     setvbuf(stdout, NULL, _IOLBF, 0);
     must("open", hbm_open(&(struct hbm_options){.runtime_dir = argv[1], .reconnect_ms = 20000}, &session));
-    must("detach", hbm_detach(alloc("kept", 42, HBM_KEEP)));
+    hbm_lease *kept = alloc("kept", 42, HBM_KEEP);
+    kept_sum = sum(hbm_pointer(kept), BYTES);
+    must("detach", hbm_detach(kept));
     mine = alloc("mine", 7, 0);
     roving = alloc("roving", 9, 0);
     must("unlock", hbm_unlock(roving, NULL, 0));
