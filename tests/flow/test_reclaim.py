@@ -218,7 +218,7 @@ def test_a_disconnect_cancels_the_clients_own_operations(shared, client):
     with Client(shared.socket) as asker:
         asker.hello()
         op = asker.call("offload", sel="w", tier=1).fields["op"]
-    state = shared.wait_for(lambda: [row["state"] for row in shared.rpc("hbm.ops") if row["op"] == hex(op)
+    state = shared.wait_for(lambda: [row["state"] for row in shared.rpc("hbm.ops") if row["op"] == f"0x{op:016x}"
                                      and row["state"] != "running"])
     assert state == ["cancelled"] and tier_of(shared, "w") == "device"
 

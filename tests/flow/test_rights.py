@@ -41,7 +41,7 @@ def test_a_name_belongs_to_its_owner(shared, two):
     assert one.attach("w")[0]["buffer"] == a["buffer"]
     assert other.attach("w")[0]["buffer"] == b["buffer"]
     assert {row["name"] for row in shared.rpc("hbm.ls")} == {f"~{OTHER}/w", f"~{STRANGER}/w"}
-    assert {row["id"] for row in rpc_of(shared, OTHER, "hbm.ls")} == {hex(a["buffer"])}
+    assert {row["id"] for row in rpc_of(shared, OTHER, "hbm.ls")} == {f"0x{a['buffer']:016x}"}
     with refused("EXISTS"):
         one.alloc(4096, "w")
 

@@ -186,7 +186,7 @@ def test_a_subscriber_hears_what_happens(daemon):
             os.close(fd)
         while (event := operator.receive())["params"]["name"] != "heard":
             assert event["method"] == "hbm.event" and "id" not in event
-        assert event["params"]["id"] == hex(grant["buffer"])
+        assert event["params"]["id"] == f"0x{grant['buffer']:016x}"
         past = operator_events(daemon, event["params"]["seq"])
         assert past[-1]["seq"] >= event["params"]["seq"]
 
@@ -202,14 +202,14 @@ def test_a_buffer_row_says_everything(daemon):
         if fd is not None:
             os.close(fd)
         (row,) = daemon.rpc("hbm.ls", ["rows/*"])
-        assert row["id"] == hex(grant["buffer"]) and row["name"] == "rows/w" and row["group"] == "g"
+        assert row["id"] == f"0x{grant['buffer']:016x}" and row["name"] == "rows/w" and row["group"] == "g"
         assert row["size"] == 60 and row["dtype"] == "F32" and row["shape"] == [3, 5] and row["tier"] == "device"
         assert row["encoding"] == "raw" and row["handle"] == ("vmm-fd" if DEVICE == "cuda" else "memfd")
         assert row["owner"] == os.getuid() and row["mode"] == "0600" and row["model"] is None and row["receipt"] is None
         (lease,) = row["leases"]
-        assert lease == {"pid": os.getpid(), "uid": os.getuid(), "session": hex(client.session), "access": "rw", "locked": True}
+        assert lease == {"pid": os.getpid(), "uid": os.getuid(), "session": f"0x{client.session:016x}", "access": "rw", "locked": True}
         client.unlock(grant["slot"])
-        assert daemon.rpc("hbm.show", {"sel": "id:" + hex(grant["buffer"])})[0]["leases"][0]["locked"] is False
+        assert daemon.rpc("hbm.show", {"sel": "id:" + f"0x{grant['buffer']:016x}"})[0]["leases"][0]["locked"] is False
         (session,) = daemon.rpc("hbm.sessions")
         assert session["client"] == "rows" and session["leases"] == 1 and session["pid"] == os.getpid()
         assert daemon.rpc("hbm.ls", {"glob": "rows/*", "group": "other"}) == []
