@@ -24,6 +24,7 @@ struct arena {
     struct transition *transition; /* the move under way, if any (weak) */
     struct reclaim *reclaim;       /* clients are being asked to let go (weak) */
     struct list waiters;   /* struct arena_wait: told when transition becomes NULL */
+    uint64_t visit;        /* the last of core->visits that came by */
     uint64_t locked_ms;    /* last attach or lock round trip */
 };
 

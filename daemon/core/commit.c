@@ -113,17 +113,28 @@ static void place(struct core *core, const struct placement *placement)
     ledger_put_buffer(core, buffer);
 }
 
-/* The lease rows say which extent each mapping has: after a retirement that is all that tells it. */
-static void put_leases(const struct mapping *mapping)
+static bool has_moved(const struct lease *lease)
 {
-    struct session *session = mapping->session;
+    for (uint32_t i = 0; i < lease->n_mappings; i++)
+        if (lease->mappings[i]->moved)
+            return true;
+    return false;
+}
 
+/* The lease rows say which extent each mapping has: after a retirement that is all that tells it. Each is written once,
+ * however many of its arenas were swapped. */
+static void put_leases(struct session *session)
+{
+    if (!session->moved)
+        return;
+    session->moved = false;
     list_for_each (node, &session->leases) {
         const struct lease *lease = list_entry(node, struct lease, node);
-        for (uint32_t i = 0; i < lease->n_mappings; i++)
-            if (lease->mappings[i] == mapping)
-                ledger_put_lease(session->core, lease);
+        if (has_moved(lease))
+            ledger_put_lease(session->core, lease);
     }
+    list_for_each (node, &session->mappings)
+        list_entry(node, struct mapping, session_node)->moved = false;
 }
 
 static void point_at(struct mapping *mapping, struct extent *extent)
@@ -148,7 +159,7 @@ static void swap_arena(struct core *core, struct plan *plan)
         point_at(mapping, changes_form(plan) ? old : arena->extent);
         if (changes_form(plan))
             mapping_retire(mapping);
-        put_leases(mapping);
+        mapping->moved = mapping->session->moved = true;
     }
     ledger_put_extent(core, arena->extent); /* again: now it has a checksum */
     ledger_put_arena(core, arena);
@@ -176,6 +187,8 @@ int commit_swap(struct transition *transition)
     ledger_begin(core);
     for (size_t i = 0; i < transition->n; i++)
         swap_arena(core, &transition->plans[i]);
+    list_for_each (node, &core->sessions)
+        put_leases(list_entry(node, struct session, node));
     ledger_end(core);
     return 0;
 }

@@ -53,6 +53,14 @@ struct device *device_by_text(struct core *core, const char *uuid_or_index)
     return NULL;
 }
 
+int device_check_drained(const struct device *device, char *detail)
+{
+    if (device->state != DEVICE_DRAINED)
+        return 0;
+    snprintf(detail, HBM_DETAIL_MAX, "device %s", device->uuid);
+    return HBM_E_DRAINED;
+}
+
 const char *device_state_name(enum device_state state)
 {
     static const char *const names[] = {"starting", "ready", "drained", "failed"};

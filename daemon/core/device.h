@@ -25,6 +25,8 @@ struct device *device_add(struct core *core, const char *uuid, const char *name,
                           const uint64_t capacity[HBM_TIERS]);
 struct device *device_at(struct core *core, uint32_t index); /* WIRE_DEVICE_ANY gives the first; NULL if none */
 struct device *device_by_text(struct core *core, const char *uuid_or_index);
+/* 0, or DRAINED with detail: it gives no more memory out, and takes none back. */
+int device_check_drained(const struct device *device, char *detail);
 const char *device_state_name(enum device_state state);
 /* The worker's process ended: cuda-ipc extents of the device are lost for new attaches. */
 void device_worker_gone(struct core *core, struct device *device);

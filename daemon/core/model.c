@@ -142,18 +142,16 @@ void model_release(struct model *model)
 struct arena **model_arenas(const struct model *model)
 {
     struct arena **arenas = calloc(model->n_arenas + 1, sizeof(*arenas));
+    uint64_t visit = ++model->core->visits;
     uint32_t n = 0;
 
     if (!arenas)
         return NULL;
     list_for_each(node, &model->buffers) {
         struct arena *arena = list_entry(node, struct buffer, model_node)->arena;
-        uint32_t i = n;
-        /* Groups follow each other in a table, so the arena is almost always the last one seen. */
-        while (i && arenas[i - 1] != arena)
-            i--;
-        if (!i && n < model->n_arenas)
+        if (arena->visit != visit && n < model->n_arenas)
             arenas[n++] = arena;
+        arena->visit = visit;
     }
     return arenas;
 }

@@ -91,19 +91,34 @@ uint64_t op_progress(const struct op *op)
     return op->bytes_done;
 }
 
+static void drop_rows(struct op *op)
+{
+    free(op->rows);
+    op->rows = NULL;
+    op->n_rows = 0;
+}
+
+/* Oldest end first. */
 static void trim(struct core *core)
 {
-    size_t ended = 0;
+    size_t ended = 0, rows = 0;
 
-    list_for_each (node, &core->ops)
-        ended += op_has_ended(list_entry(node, struct op, node));
+    list_for_each (node, &core->ops) {
+        const struct op *op = list_entry(node, struct op, node);
+        ended += op_has_ended(op);
+        rows += op_has_ended(op) ? op->n_rows : 0;
+    }
     list_for_each_safe (node, &core->ops) {
         struct op *op = list_entry(node, struct op, node);
-        if (ended <= OPS_KEPT)
-            return;
         if (!op_has_ended(op))
             continue;
-        op_free(op);
+        if ((ended <= OPS_KEPT && rows <= OP_ROWS_KEPT) || ended == 1)
+            return;
+        rows -= op->n_rows;
+        if (ended > OPS_KEPT)
+            op_free(op);
+        else
+            drop_rows(op);
         ended--;
     }
 }

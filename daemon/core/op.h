@@ -38,7 +38,8 @@ struct op {
     void *state_of_verb;
 };
 
-#define OPS_KEPT 256 /* ended ones */
+#define OPS_KEPT 256        /* ended ones */
+#define OP_ROWS_KEPT 65536 /* of all ended ones; the last one to end keeps its own in any case */
 
 /* NULL with LIMIT or NO_MEMORY in *error and a sentence in detail. who == NULL: the daemon itself. */
 struct op *op_new(struct core *core, const char *verb, const struct principal *who, struct session *session, size_t n_rows,

@@ -85,8 +85,14 @@ static void advance(struct residency *residency)
         }
         if (wait_for_move(residency, arena))
             return;
-        if (arena_tier(arena) != HBM_TIER_DEVICE)
-            away[n_away++] = arena->id;
+        if (arena_tier(arena) == HBM_TIER_DEVICE)
+            continue;
+        int drained = device_check_drained(arena->device, residency->detail);
+        if (drained) {
+            end(residency, drained);
+            return;
+        }
+        away[n_away++] = arena->id;
     }
     if (!n_away) {
         end(residency, 0);

@@ -30,6 +30,7 @@ struct session {
     char client[64];
     uint64_t since_ms, gone_ms, ended_ms; /* ended: when the pidfd fired */
     struct list leases, mappings, calls;
+    bool moved; /* commit.c's: one of its mappings has */
     struct mapping **slots; /* LOCKWORD_SLOTS pointers */
     uint32_t slot_hint;
     uint64_t reserved[LOCKWORD_SLOTS / 64]; /* slots that the client still uses for leases that were lost */

@@ -110,12 +110,28 @@ static bool same_part(const struct piece *a, const struct piece *b)
     return a->buffer->arena == b->buffer->arena && is_encoded(a->buffer) == is_encoded(b->buffer);
 }
 
-static uint64_t decoded_offset(const struct plan *plan, uint64_t buffer)
+/* Where a buffer lies once it is decoded. */
+struct decoded {
+    uint64_t buffer, offset;
+};
+
+static int compare_decoded(const void *left, const void *right)
 {
-    for (size_t i = 0; i < plan->n_placements; i++)
-        if (plan->placements[i].buffer == buffer)
-            return plan->placements[i].offset;
-    return 0;
+    uint64_t a = ((const struct decoded *)left)->buffer, b = ((const struct decoded *)right)->buffer;
+
+    return (a > b) - (a < b);
+}
+
+/* A plan's placements by id, as the pieces of a part are. NULL: memory is out. */
+static struct decoded *decoded_by_id(const struct plan *plan)
+{
+    struct decoded *decoded = calloc(plan->n_placements + 1, sizeof(*decoded));
+
+    for (size_t i = 0; decoded && i < plan->n_placements; i++)
+        decoded[i] = (struct decoded){plan->placements[i].buffer, plan->placements[i].offset};
+    if (decoded)
+        qsort(decoded, plan->n_placements, sizeof(*decoded), compare_decoded);
+    return decoded;
 }
 
 /* Each encoded buffer of the pieces once, raw. */
@@ -146,9 +162,15 @@ static int make_part(struct transfer_part *part, const struct piece *pieces, uin
     part->ranges = calloc(n, sizeof(*part->ranges));
     if (!part->ranges || (decode && plan_decode(part, pieces, n)))
         return HBM_E_NO_MEMORY;
+    _cleanup_free_ struct decoded *decoded = decoded_by_id(&part->decode);
+    size_t at = 0;
+    if (!decoded)
+        return HBM_E_NO_MEMORY;
     for (uint32_t i = 0; i < n; i++) {
         const struct buffer *buffer = pieces[i].buffer;
-        uint64_t start = decode ? decoded_offset(&part->decode, buffer->id) : buffer->offset;
+        while (decode && decoded[at].buffer != buffer->id) /* both by id, and each buffer is there */
+            at++;
+        uint64_t start = decode ? decoded[at].offset : buffer->offset;
         part->ranges[i] = (struct job_range){
             .extent_offset = start + pieces[i].range.buffer_offset,
             .file_offset = pieces[i].range.file_offset,

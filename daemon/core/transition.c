@@ -182,6 +182,15 @@ static int claim(struct transition *transition, struct plan *plan)
     return transition->copy ? 0 : commit_check(transition, plan, arena);
 }
 
+/* Memory that is on a drained device may take another form there; none may come to it. What is staged to be written
+ * to a file only passes through. */
+static int check_device(struct transition *transition, const struct plan *plan)
+{
+    bool comes = transition->copy ? transition->commit != NULL : plan->source->tier != HBM_TIER_DEVICE;
+
+    return plan->tier == HBM_TIER_DEVICE && comes ? device_check_drained(plan->source->device, transition->detail) : 0;
+}
+
 static int admit(struct transition *transition, struct plan *plan)
 {
     int error = plan->source ? 0 : claim(transition, plan);
@@ -191,6 +200,9 @@ static int admit(struct transition *transition, struct plan *plan)
     if (plan->source->lost)
         return transition_refuse(transition, HBM_E_LOST, "the contents of an arena of %" PRIu64 " bytes are gone",
                                  plan->source->size);
+    error = check_device(transition, plan);
+    if (error)
+        return error;
     plan->transition = transition;
     plan->waiting = false;
     transition->bytes_total += plan_bytes(plan);

@@ -54,9 +54,12 @@ static int check_device(struct device *device, uint32_t handle, char *detail)
         snprintf(detail, HBM_DETAIL_MAX, "no device of that index");
         return HBM_E_NO_DEVICE;
     }
+    int error = device_check_drained(device, detail);
+    if (error)
+        return error;
     if (device->state != DEVICE_READY) {
         snprintf(detail, HBM_DETAIL_MAX, "device %s is %s", device->uuid, device_state_name(device->state));
-        return device->state == DEVICE_DRAINED ? HBM_E_DENIED : HBM_E_NO_DEVICE;
+        return HBM_E_NO_DEVICE;
     }
     if (handle == HBM_HANDLE_CUDA_IPC && !device->can_cuda_ipc) {
         snprintf(detail, HBM_DETAIL_MAX, "device %s hands out no cuda-ipc memory", device->uuid);

@@ -75,6 +75,8 @@ static void copied(void *context, uint64_t id, int error, const char *detail)
 static bool may_attach(struct core *core, struct call *call, struct buffer *buffer, const struct attach_args *args)
 {
     struct model *model = buffer->model;
+    char detail[HBM_DETAIL_MAX];
+    int error = device_check_drained(buffer->arena->device, detail);
 
     if (core->draining)
         call_refuse(call, HBM_E_SHUTTING_DOWN, "nothing new is granted");
@@ -82,8 +84,8 @@ static bool may_attach(struct core *core, struct call *call, struct buffer *buff
         call_refuse(call, HBM_E_DENIED, "%.200s is not yours to write", args->name);
     else if (model && model->state == MODEL_BUILDING)
         call_refuse(call, HBM_E_NOT_READY, "model %.200s", model->name);
-    else if (buffer->arena->device->state == DEVICE_DRAINED)
-        call_refuse(call, HBM_E_DENIED, "device %s is drained", buffer->arena->device->uuid);
+    else if (error)
+        call_refuse(call, error, "%s", detail);
     else
         return true;
     return false;

@@ -77,9 +77,20 @@ static bool may_write(const struct model *model, const struct principal *who)
     return list_empty(&model->buffers) || arena_may_write(list_entry(list_first(&model->buffers), struct buffer, model_node)->arena, who);
 }
 
+/* All of them lie on one device, too. */
+static int check_device(const struct model *model, char *detail)
+{
+    return list_empty(&model->buffers)
+               ? 0
+               : device_check_drained(
+                     list_entry(list_first(&model->buffers), struct buffer, model_node)->arena->device, detail);
+}
+
 void model_grant(struct core *core, struct call *call, struct model *model, const struct attach_args *args)
 {
     struct model_arrival *arrival;
+    char detail[HBM_DETAIL_MAX];
+    int error = check_device(model, detail);
 
     if (args->access == HBM_RW && !may_write(model, &call->who)) {
         call_refuse(call, HBM_E_DENIED, "model %.200s is not yours to write", model->name);
@@ -87,6 +98,10 @@ void model_grant(struct core *core, struct call *call, struct model *model, cons
     }
     if (!trusts(model, &call->who)) {
         call_refuse(call, HBM_E_DENIED, "model %.150s does not trust you with its memory: attach single buffers (private copies), or have it published with --shared", model->name);
+        return;
+    }
+    if (error) {
+        call_refuse(call, error, "%s", detail);
         return;
     }
     if (args->flags & WIRE_UNLOCKED) {

@@ -65,6 +65,10 @@ static int rename_model(struct model *model, const char *to, char *detail)
     char full[2 * HBM_NAME_MAX];
     struct owner scope = model->shared ? OWNER_SHARED : model->owner;
 
+    if (model->state == MODEL_BUILDING) {
+        snprintf(detail, HBM_DETAIL_MAX, "model %.200s", model->name);
+        return HBM_E_NOT_READY;
+    }
     if (names_find(&model->core->model_names, scope, to)) {
         snprintf(detail, HBM_DETAIL_MAX, "model %.200s", to);
         return HBM_E_EXISTS;
@@ -97,6 +101,35 @@ static int rename_model(struct model *model, const char *to, char *detail)
     return error;
 }
 
+/* Its scale's name follows; both fit and are free, or neither is touched. */
+static int rename_buffer(struct buffer *buffer, const char *to, char *detail)
+{
+    char scale[HBM_NAME_MAX + sizeof(".scale")], old[HBM_NAME_MAX], ignored[HBM_DETAIL_MAX];
+    struct owner scope = buffer->arena->shared ? OWNER_SHARED : buffer->arena->owner;
+    const char *why;
+
+    if (!buffer->scale)
+        return buffer_rename(buffer, to, detail);
+    snprintf(scale, sizeof(scale), "%s.scale", to);
+    if (!name_is_valid(scale, &why)) {
+        snprintf(detail, HBM_DETAIL_MAX, "the name of its scales, NAME.scale: %.150s", why);
+        return HBM_E_INVALID;
+    }
+    const struct buffer *other = names_find(&buffer->core->buffer_names, scope, scale);
+    if (other && other != buffer && other != buffer->scale) {
+        snprintf(detail, HBM_DETAIL_MAX, "%.200s", scale);
+        return HBM_E_EXISTS;
+    }
+    snprintf(old, sizeof(old), "%s", buffer->name ? buffer->name : "");
+    int error = buffer_rename(buffer, to, detail);
+    if (error)
+        return error;
+    error = buffer_rename(buffer->scale, scale, detail);
+    if (error && *old)
+        buffer_rename(buffer, old, ignored);
+    return error;
+}
+
 void verb_rename(struct core *core, struct call *call, const char *name, const char *to)
 {
     struct model *model = names_resolve(&core->model_names, &call->who, name);
@@ -125,12 +158,7 @@ void verb_rename(struct core *core, struct call *call, const char *name, const c
         call_refuse(call, HBM_E_INVALID, "%.200s is named by what it belongs to", name);
         return;
     }
-    error = model ? rename_model(model, to, detail) : buffer_rename(buffer, to, detail);
-    if (!error && !model && buffer->scale) {
-        char scale[HBM_NAME_MAX + 8];
-        snprintf(scale, sizeof(scale), "%s.scale", to);
-        error = buffer_rename(buffer->scale, scale, detail);
-    }
+    error = model ? rename_model(model, to, detail) : rename_buffer(buffer, to, detail);
     if (error)
         call_refuse(call, error, "%s", detail);
     else

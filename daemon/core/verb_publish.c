@@ -56,8 +56,30 @@ static void waited_out(struct timer *timer)
     stop_waiting(waiting);
 }
 
+/* Each keeps a copy of its table. */
+#define WAITING_PER_SESSION 4
+
+static unsigned count_waiting(const struct core *core, const struct session *session)
+{
+    unsigned n = 0;
+
+    list_for_each (node, &core->models) {
+        const struct model *model = list_entry(node, struct model, node);
+        list_for_each (inner, &model->waiters) {
+            struct model_wait *wait = list_entry(inner, struct model_wait, node);
+            n += wait->ready == look_again &&
+                 container_of(wait, struct publish_waiting, wait)->call->session == session;
+        }
+    }
+    return n;
+}
+
 static void wait_for(struct core *core, struct call *call, struct model *model, const struct publish_args *args)
 {
+    if (count_waiting(core, call->session) >= WAITING_PER_SESSION) {
+        call_refuse(call, HBM_E_LIMIT, "%d publishes of this session wait for others' already", WAITING_PER_SESSION);
+        return;
+    }
     struct publish_waiting *waiting = calloc(1, sizeof(*waiting));
     size_t size = table_bytes(&args->table);
     const char *why;
