@@ -142,6 +142,29 @@ static int attach_all(struct attach *attach, const char *sel)
     return attach_name(attach, sel);
 }
 
+/* The daemon is asked every second whether it still knows the session; libhbm waits for a daemon that restarts. */
+static int hold(struct attach *attach, double seconds)
+{
+    double until = progress_now() + seconds;
+
+    for (;;) {
+        double left = until - progress_now();
+        struct hbm_device_info info;
+        if (interrupted() || left <= 0)
+            return EXIT_DONE;
+        interrupt_sleep(left < 1 ? left : 1);
+        int error = interrupted() ? 0 : hbm_device_get(attach->session, 0, &info);
+        if (!error)
+            continue;
+        _cleanup_(rpc_closep) struct rpc *rpc = NULL;
+        int status = rpc_open(attach->cli, &rpc);
+        if (status)
+            return status;
+        report_libhbm(attach->cli, error, "the hold ended: the daemon is there, but it ended this session");
+        return EXIT_REFUSED;
+    }
+}
+
 int run_attach(const struct cli *cli)
 {
     _cleanup_(session_closep) hbm_session *session = NULL;
@@ -159,6 +182,5 @@ int run_attach(const struct cli *cli)
     if (cli->json)
         report_json(rows);
     fflush(stdout);
-    interrupt_sleep(cli_number(cli, "--hold", 0));
-    return EXIT_DONE;
+    return hold(&attach, cli_number(cli, "--hold", 0));
 }

@@ -4,6 +4,7 @@
 #include "client/ctl/json_text.h"
 #include "client/ctl/rpc_client.h"
 #include "client/ctl/scoped.h"
+#include "client/ctl/text.h"
 #include "client/ctl/verbs.h"
 
 static int call_once(const struct cli *cli, const char *method, cJSON *params, cJSON **result)
@@ -16,6 +17,23 @@ static int call_once(const struct cli *cli, const char *method, cJSON *params, c
         return status;
     }
     return rpc_call(rpc, method, params, result);
+}
+
+char *model_hint(const struct cli *cli)
+{
+    _cleanup_json_ cJSON *models = NULL;
+    const char *sel = cli->words[0];
+    const cJSON *row;
+
+    if (strcmp(cli->verb->usage, "SEL") || strpbrk(sel, ":*?[") || call_once(cli, "hbm.models", NULL, &models))
+        return NULL;
+    cJSON_ArrayForEach(row, models)
+    {
+        const char *name = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(row, "name"));
+        if (name && !strcmp(name, sel))
+            return text_new("%s is a model: write model:%s", sel, sel);
+    }
+    return NULL;
 }
 
 int run_call(const struct cli *cli)

@@ -76,6 +76,45 @@ static bool is_option(const char *argument, const char *name, const char *equals
     return strlen(name) == length && !memcmp(argument, name, length);
 }
 
+static bool is_digits(const char *text)
+{
+    return *text && !text[strspn(text, "0123456789")];
+}
+
+/* One way of a usage's "a|b[:N]|c:N": a word alone, with a number, or with one if wanted. */
+static bool is_way(const char *way, size_t length, const char *value)
+{
+    size_t word = strcspn(way, "[:|");
+    bool bare = word >= length, optional = !bare && way[word] == '[';
+
+    if (bare)
+        word = length;
+    if (strncmp(way, value, word))
+        return false;
+    value += word;
+    return *value ? !bare && *value == ':' && is_digits(value + 1) : bare || optional;
+}
+
+static bool is_choice(const char *ways, const char *value)
+{
+    for (;; ways++) {
+        size_t length = strcspn(ways, "|");
+        if (is_way(ways, length, value))
+            return true;
+        ways += length;
+        if (!*ways)
+            return false;
+    }
+}
+
+static bool is_id(const char *text)
+{
+    const char *digits = strncmp(text, "0x", 2) ? text : text + 2;
+    size_t n = strspn(digits, "0123456789abcdefABCDEF");
+
+    return n && n <= 16 && !digits[n];
+}
+
 static int parse_verb_option(struct cli *cli, const char *equals, int *i, int argc, char **argv)
 {
     const struct option_row *row = cli->verb ? cli->verb->options : NULL;
@@ -91,6 +130,8 @@ static int parse_verb_option(struct cli *cli, const char *equals, int *i, int ar
         cli->values[n] = take_value(equals, i, argc, argv);
         if (!cli->values[n])
             return misuse(cli, "%s wants %s", row[n].name, row[n].value);
+        if (row[n].kind == OPTION_CHOICE && !is_choice(row[n].value, cli->values[n]))
+            return misuse(cli, "%s wants %s, not \"%s\"", row[n].name, row[n].value, cli->values[n]);
         if (row[n].kind == OPTION_NUMBER) {
             char *end;
             double number = strtod(cli->values[n], &end);
@@ -149,6 +190,11 @@ static int check_complete(const struct cli *cli)
         return misuse(cli, "%s wants %s", verb->name, verb->usage);
     if (cli->n_words > verb->words_max)
         return misuse(cli, "%s does not know what to do with \"%s\"", verb->name, cli->words[verb->words_max]);
+    const char *word = cli->n_words ? cli->words[0] : "";
+    if ((!strcmp(verb->usage, "OP") || !strcmp(verb->usage, "SESSION")) && !is_id(word))
+        return misuse(cli, "%s wants %s, a number such as 0x1f, not \"%s\"", verb->name, verb->usage, word);
+    if (!strcmp(verb->usage, "SEL") && !strncmp(word, "id:", 3) && !is_id(word + 3))
+        return misuse(cli, "\"%s\" is no id: one is hexadecimal, as `hbmctl ls` shows it", word);
     for (unsigned i = 0; verb->options && verb->options[i].name; i++)
         if (verb->options[i].required && !cli->values[i])
             return misuse(cli, "%s wants %s %s", verb->name, verb->options[i].name, verb->options[i].value);

@@ -12,7 +12,7 @@ enum { EXIT_DONE = 0, EXIT_REFUSED = 1, EXIT_USAGE = 2, EXIT_NO_DAEMON = 3 };
 
 struct cli;
 
-enum option_kind { OPTION_FLAG, OPTION_TEXT, OPTION_NUMBER };
+enum option_kind { OPTION_FLAG, OPTION_TEXT, OPTION_CHOICE /* one of the words in value */, OPTION_NUMBER };
 
 struct option_row {
     const char *name;  /* "--to"; NULL ends the list */

@@ -1,7 +1,64 @@
 /* `hbmctl help`, `hbmctl help VERB`: from the rows of verbs.c. */
 #include <stdio.h>
+#include <string.h>
 
 #include "client/ctl/verbs.h"
+
+/* What an option does, of one verb (or of every verb, NULL) by its name. */
+static const struct {
+    const char *verb, *option, *help;
+} option_helps[] = {
+    {NULL, "--group", "only buffers of this group"},
+    {NULL, "--rw", "map for writing too (default: read-only)"},
+    {NULL, "--hold", "keep the lease so long (default 0); ends early with 1 or 3 if the session does"},
+    {"load", "--as", "the model's name"},
+    {"compress", "--as", "with --mode copy: the copy's name (default NAME@CODEC.GRANULARITY)"},
+    {"drain", "--device", "UUID or number of `hbmctl devices` (default: all)"},
+    {NULL, "--device", "UUID or number of `hbmctl devices` (default: the first)"},
+    {NULL, "--shared", "a name that every user sees (administrators)"},
+    {NULL, "--replace", "take the place of a model of that name (default: refused)"},
+    {NULL, "--codec", "what the elements become"},
+    {NULL, "--granularity", "what shares a scale (default channel; tensor for vectors)"},
+    {NULL, "--calibrate", "how scales are chosen (default minmax)"},
+    {NULL, "--mode", "encode in place, or beside the original (default replace)"},
+    {NULL, "--min-sqnr", "refuse a result under so many dB (default: no bound)"},
+    {NULL, "--max-error", "refuse a result with a larger absolute error (default: no bound)"},
+    {NULL, "--async", "print the operation's id and do not wait (default: wait)"},
+    {"sleep", "--to", "where to (default host)"},
+    {NULL, "--to", "where to"},
+    {NULL, "--force", "past offload_limit"},
+    {NULL, "--verbose", "a row for each buffer (default: one line for all)"},
+    {NULL, "--timeout", "how long to wait (default: for ever)"},
+    {NULL, "--follow", "go on with what happens from now"},
+    {NULL, "--since", "only after this number, the first column"},
+    {NULL, "--limit", "at most so many: the oldest with --since, else the newest (default: all that is kept)"},
+};
+
+static const char *option_help(const struct verb *verb, const char *option)
+{
+    for (size_t i = 0; i < sizeof(option_helps) / sizeof(option_helps[0]); i++)
+        if (!strcmp(option_helps[i].option, option) &&
+            (!option_helps[i].verb || !strcmp(option_helps[i].verb, verb->name)))
+            return option_helps[i].help;
+    return "";
+}
+
+static void print_options(const struct verb *verb)
+{
+    const struct option_row *row = verb->options;
+
+    if (row)
+        putchar('\n');
+    for (unsigned i = 0; row && row[i].name; i++) {
+        char option[80];
+        snprintf(option, sizeof(option), "%s%s%s", row[i].name, row[i].value ? " " : "",
+                 row[i].value ? row[i].value : "");
+        if (strlen(option) > 26)
+            printf("  %s\n  %-26s  %s\n", option, "", option_help(verb, row[i].name));
+        else
+            printf("  %-26s  %s\n", option, option_help(verb, row[i].name));
+    }
+}
 
 static void print_usage(const struct verb *verb)
 {
@@ -20,8 +77,9 @@ static void print_usage(const struct verb *verb)
 
 static void print_selectors(void)
 {
-    puts("\nSEL is an exact name (tried first), a glob over names (* matches / too), id:0x..., group:NAME or "
-         "model:NAME.");
+    puts("\nSEL is an exact name (tried first), a glob over names (* matches / too), id:0x..., "
+         "model:NAME,\n"
+         "group:MODEL/GROUP, or group:NAME of every model.");
 }
 
 static void print_globals(void)
@@ -43,7 +101,9 @@ int run_help(const struct cli *cli)
     }
     if (verb) {
         print_usage(verb);
-        print_selectors();
+        print_options(verb);
+        if (!strcmp(verb->usage, "SEL"))
+            print_selectors();
         print_globals();
         return EXIT_DONE;
     }

@@ -191,6 +191,57 @@ void show_moves(const struct cli *cli, const cJSON *rows)
     print_skipped(rows);
 }
 
+/* What lies in `tier` now, as one line; nothing where nothing does. */
+static void print_moved(const struct cli *cli, const cJSON *rows, const char *tier)
+{
+    const char *device = cli_value(cli, "--device");
+    const char *what = cli->n_words ? cli->words[0] : device ? device : "all devices";
+    char text[UNITS_TEXT], time[UNITS_TEXT], speed[UNITS_TEXT];
+    double bytes = 0, seconds = 0, rate = 0, size;
+    unsigned n = 0;
+    const cJSON *row;
+
+    cJSON_ArrayForEach(row, rows)
+    {
+        const char *lies = cJSON_GetStringValue(member(row, "tier"));
+        if (did_nothing(row) || !lies || strcmp(lies, tier))
+            continue;
+        n++;
+        number(row, "size", &size);
+        bytes += size;
+        number(row, "seconds", &seconds);
+        number(row, "gb_per_s", &rate);
+    }
+    if (!n)
+        return;
+    _cleanup_free_ char *name = strdup(what);
+    if (!name)
+        return;
+    report_clean(name);
+    printf("%s: %u buffer%s, %s ", name, n, n == 1 ? "" : "s", units_bytes(bytes, text));
+    if (rate > 0) {
+        printf("to %s", tier);
+        if (rate * 1e9 * seconds < 0.99 * bytes)
+            printf(" (%s of it moved now)", units_bytes(rate * 1e9 * seconds, text));
+        printf(" in %s, %s\n", units_seconds(seconds, time), units_rate(rate, speed));
+    } else {
+        printf("already there, %s %s\n", strcmp(tier, "disk") ? "in" : "on", tier);
+    }
+}
+
+void show_moved(const struct cli *cli, const cJSON *rows)
+{
+    static const char *const tiers[] = {"device", "host", "disk"};
+
+    if (cli_value(cli, "--verbose")) {
+        show_moves(cli, rows);
+        return;
+    }
+    for (unsigned i = 0; i < sizeof(tiers) / sizeof(tiers[0]); i++)
+        print_moved(cli, rows, tiers[i]);
+    print_skipped(rows);
+}
+
 void show_line(const struct cli *cli, const cJSON *result)
 {
     const cJSON *item;

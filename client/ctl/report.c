@@ -7,6 +7,7 @@
 
 #include "client/ctl/scoped.h"
 #include "client/ctl/text.h"
+#include "client/ctl/verbs.h"
 #include "client/hbm.h"
 
 static int status_of(int error)
@@ -33,8 +34,14 @@ void report_json(const cJSON *json)
     puts(text ? text : "null");
 }
 
-static int tell(const struct cli *cli, const struct rpc_error *error)
+static int tell(const struct cli *cli, const struct rpc_error *told)
 {
+    _cleanup_free_ char *hint = told->code == HBM_E_NOT_FOUND ? model_hint(cli) : NULL;
+    struct rpc_error hinted = *told;
+    const struct rpc_error *error = &hinted;
+
+    if (hint)
+        hinted.message = hint;
     if (cli->json) {
         _cleanup_json_ cJSON *json = cJSON_CreateObject();
         cJSON_AddStringToObject(json, "error", error->name);

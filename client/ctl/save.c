@@ -10,7 +10,7 @@
 #include "client/ctl/interrupt.h"
 #include "client/ctl/kept_files.h"
 #include "client/ctl/out_file.h"
-#include "client/ctl/report.h"
+#include "client/ctl/rpc_client.h"
 #include "client/ctl/scoped.h"
 #include "client/ctl/session.h"
 #include "client/ctl/text.h"
@@ -183,6 +183,33 @@ static int commit(struct save *save, double seconds)
     return EXIT_DONE;
 }
 
+/* A warning, no failure: the files are whole, but not the ones that were loaded. */
+static void warn_lossy(const struct save *save)
+{
+    _cleanup_(rpc_closep) struct rpc *rpc = NULL;
+    _cleanup_json_ cJSON *rows = NULL;
+    _cleanup_free_ char *sel = text_new("model:%s", save->name);
+    unsigned n = 0, lossy = 0;
+    const cJSON *row;
+
+    if (!sel || rpc_open(save->cli, &rpc))
+        return;
+    cJSON *params = cJSON_CreateObject();
+    cJSON_AddStringToObject(params, "sel", sel);
+    if (rpc_call(rpc, "hbm.show", params, &rows))
+        return;
+    cJSON_ArrayForEach(row, rows)
+    {
+        const char *encoding = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(row, "encoding"));
+        n++;
+        lossy += (encoding && strcmp(encoding, "raw")) ||
+                 cJSON_IsObject(cJSON_GetObjectItemCaseSensitive(row, "receipt"));
+    }
+    fflush(stdout);
+    if (lossy)
+        fprintf(stderr, "save: %u of %u tensors went through a lossy codec; this is not what was loaded\n", lossy, n);
+}
+
 int run_save(const struct cli *cli)
 {
     struct save save = {.cli = cli, .name = cli->words[0], .target = cli->words[1]};
@@ -198,6 +225,8 @@ int run_save(const struct cli *cli)
         status = write_files(&save);
     if (!status)
         status = commit(&save, progress_now() - started);
+    if (!status)
+        warn_lossy(&save);
     for (unsigned i = 0; save.outs && i < save.n_files; i++)
         out_file_clear(&save.outs[i]);
     free(save.outs);

@@ -7,7 +7,9 @@
 #define FLAG(name, param) {name, NULL, param, OPTION_FLAG, false}
 #define TEXT(name, value, param) {name, value, param, OPTION_TEXT, false}
 #define NUMBER(name, value, param) {name, value, param, OPTION_NUMBER, false}
-#define REQUIRED(name, value, param) {name, value, param, OPTION_TEXT, true}
+#define CHOICE(name, value, param) {name, value, param, OPTION_CHOICE, false}
+#define REQUIRED(name, value, param, kind) {name, value, param, kind, true}
+#define VERBOSE FLAG("--verbose", NULL)
 #define ASYNC FLAG("--async", "async")
 
 /* clang-format off */
@@ -25,7 +27,7 @@ static const struct verb verbs[] = {
     {"attach", "SEL", 1, 1, OPTIONS(FLAG("--rw", NULL), NUMBER("--hold", "SECONDS", NULL)), NULL, {0}, run_attach, NULL,
      "map buffers as any client would, print ADDRESS SIZE HASH NAME, hold the lease"},
     {"load", "FILE.safetensors...|DIR", 1, CLI_WORDS_MAX,
-     OPTIONS(REQUIRED("--as", "MODEL", NULL), TEXT("--device", "UUID|N", NULL), FLAG("--shared", NULL),
+     OPTIONS(REQUIRED("--as", "MODEL", NULL, OPTION_TEXT), TEXT("--device", "UUID|N", NULL), FLAG("--shared", NULL),
              FLAG("--replace", NULL)),
      NULL, {0}, run_load, NULL, "publish the tensors of safetensors files as a model"},
     {"save", "MODEL FILE.safetensors|DIR", 2, 2, NULL, NULL, {0}, run_save, NULL,
@@ -34,21 +36,21 @@ static const struct verb verbs[] = {
      NULL, "the bytes of a file as a new buffer, kept until it is freed"},
     {"get", "NAME FILE", 2, 2, NULL, NULL, {0}, run_get, NULL, "the bytes of a buffer as a file"},
     {"compress", "SEL", 1, 1,
-     OPTIONS(REQUIRED("--codec", "fp16|bf16|int8", "codec"),
-             TEXT("--granularity", "tensor|channel[:AXIS]|group:N", "granularity"),
-             TEXT("--calibrate", "minmax", "calibrate"), TEXT("--mode", "replace|copy", "mode"),
+     OPTIONS(REQUIRED("--codec", "fp16|bf16|int8", "codec", OPTION_CHOICE),
+             CHOICE("--granularity", "tensor|channel[:AXIS]|group:N", "granularity"),
+             CHOICE("--calibrate", "minmax", "calibrate"), CHOICE("--mode", "replace|copy", "mode"),
              TEXT("--as", "NAME", "as"), NUMBER("--min-sqnr", "DB", "min_sqnr"),
              NUMBER("--max-error", "E", "max_error"), ASYNC),
      "hbm.compress", {"sel"}, run_operation, show_receipts, "encode buffers; prints what it cost in quality"},
     {"decompress", "SEL", 1, 1, OPTIONS(ASYNC), "hbm.decompress", {"sel"}, run_operation, show_decoded,
      "back to the published dtype"},
-    {"offload", "SEL", 1, 1, OPTIONS(REQUIRED("--to", "host|disk", "to"), FLAG("--force", "force"), ASYNC),
-     "hbm.offload", {"sel"}, run_operation, show_moves, "move buffers off the device, with what shares their arenas"},
-    {"restore", "SEL", 1, 1, OPTIONS(ASYNC), "hbm.restore", {"sel"}, run_operation, show_moves,
+    {"offload", "SEL", 1, 1, OPTIONS(REQUIRED("--to", "host|disk", "to", OPTION_CHOICE), FLAG("--force", "force"), VERBOSE, ASYNC),
+     "hbm.offload", {"sel"}, run_operation, show_moved, "move buffers off the device, with what shares their arenas"},
+    {"restore", "SEL", 1, 1, OPTIONS(VERBOSE, ASYNC), "hbm.restore", {"sel"}, run_operation, show_moved,
      "move buffers back to the device"},
-    {"sleep", "MODEL", 1, 1, OPTIONS(TEXT("--to", "host|disk", "to"), ASYNC), "hbm.sleep", {"model"}, run_operation,
-     show_moves, "move a whole model off the device"},
-    {"wake", "MODEL", 1, 1, OPTIONS(ASYNC), "hbm.wake", {"model"}, run_operation, show_moves,
+    {"sleep", "MODEL", 1, 1, OPTIONS(CHOICE("--to", "host|disk", "to"), VERBOSE, ASYNC), "hbm.sleep", {"model"}, run_operation,
+     show_moved, "move a whole model off the device"},
+    {"wake", "MODEL", 1, 1, OPTIONS(VERBOSE, ASYNC), "hbm.wake", {"model"}, run_operation, show_moved,
      "move a whole model back to the device"},
     {"wait", "OP", 1, 1, OPTIONS(NUMBER("--timeout", "SECONDS", "timeout_seconds")), "hbm.wait", {"op"}, run_wait,
      show_op, "wait for an operation; fails if it failed"},
@@ -57,7 +59,7 @@ static const struct verb verbs[] = {
     {"rm", "MODEL", 1, 1, NULL, "hbm.rm", {"model"}, run_call, show_line, "remove a model that nobody leases"},
     {"rename", "NAME NEW", 2, 2, NULL, "hbm.rename", {"name", "to"}, run_call, show_line, "rename a buffer or a model"},
     {"kick", "SESSION", 1, 1, NULL, "hbm.kick", {"session"}, run_call, show_line, "disconnect a client"},
-    {"drain", "", 0, 0, OPTIONS(TEXT("--device", "UUID|N", "device")), "hbm.drain", {0}, run_call, show_moves,
+    {"drain", "", 0, 0, OPTIONS(TEXT("--device", "UUID|N", "device"), VERBOSE), "hbm.drain", {0}, run_call, show_moved,
      "grant nothing new on a device and move what is unleased to host memory"},
     {"events", "", 0, 0,
      OPTIONS(FLAG("--follow", NULL), NUMBER("--since", "SEQ", "since"), NUMBER("--limit", "N", "limit")), "hbm.events",

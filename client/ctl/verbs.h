@@ -10,6 +10,8 @@ const struct verb *verb_next(const struct verb *verb);
 /* Run: what a row's `run` may be. Each returns the exit status. */
 int run_call(const struct cli *cli);      /* calls the method, shows the result */
 int run_operation(const struct cli *cli); /* a method that may take a while, with --async */
+/* A sentence if the selector is the bare name of a model, else NULL. The caller owns it. */
+char *model_hint(const struct cli *cli);
 int run_wait(const struct cli *cli);
 int run_cancel(const struct cli *cli);
 int run_events(const struct cli *cli);
@@ -33,6 +35,7 @@ void show_details(const struct cli *cli, const cJSON *buffers);
 void show_hashes(const struct cli *cli, const cJSON *rows);
 void show_receipts(const struct cli *cli, const cJSON *rows);
 void show_decoded(const struct cli *cli, const cJSON *rows);
+void show_moved(const struct cli *cli, const cJSON *rows); /* a line, or the rows with --verbose */
 void show_moves(const struct cli *cli, const cJSON *rows);
 void show_line(const struct cli *cli, const cJSON *result); /* NAME: one line of members */
 void show_config(const struct cli *cli, const cJSON *rows);

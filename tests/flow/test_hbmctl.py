@@ -26,7 +26,9 @@ def test_each_screen_prints_something_and_its_json_is_the_rpcs_result(shared, ve
 
 @pytest.mark.parametrize("arguments", [[], ["nosuch"], ["ls", "a", "b"], ["show"], ["compress", "x"], ["offload", "x"], ["ls", "--nosuch"],
                                        ["compress", "x", "--codec"], ["events", "--limit", "many"], ["load", "x"], ["--runtime-dir"],
-                                       ["attach", "x", "--hold", "-1"], ["offload", "x", "--to", "host", "--force=yes"]], ids=" ".join)
+                                       ["attach", "x", "--hold", "-1"], ["offload", "x", "--to", "host", "--force=yes"], ["offload", "x", "--to", "moon"], ["attach", "id:zz"],
+                                       ["wait", "zz"], ["kick", "me"], ["compress", "x", "--codec", "int9"], ["sleep", "m", "--to", "device"],
+                                       ["compress", "x", "--codec", "int8", "--granularity", "group"]], ids=" ".join)
 def test_a_wrong_command_line_ends_with_2_and_says_where_help_is(shared, arguments):
     result = shared.ctl(*arguments)
     ctl_refused(result, 2, "help")
@@ -35,9 +37,9 @@ def test_a_wrong_command_line_ends_with_2_and_says_where_help_is(shared, argumen
 
 REFUSALS = [["show", "nothing"], ["hash", "nothing*"], ["free", "nothing"], ["rm", "nothing"], ["rename", "nothing", "x"], ["wait", "0x5"],
             ["cancel", "0x5"], ["kick", "0x5"], ["attach", "nothing"], ["get", "nothing", "/dev/null"], ["save", "nothing", "/tmp/x"],
-            ["offload", "nothing", "--to", "host"], ["offload", "x", "--to", "moon"], ["restore", "group:none"], ["sleep", "nothing"],
+            ["offload", "nothing", "--to", "host"], ["restore", "group:none"], ["sleep", "nothing"],
             ["wake", "nothing"], ["compress", "nothing", "--codec", "int8"], ["decompress", "model:none"], ["put", "x", "/nonexistent"],
-            ["load", "/nonexistent", "--as", "m"], ["rpc", "hbm.nothing"], ["rpc", "hbm.show", "{"], ["show", "id:0x12"], ["attach", "id:zz"]]
+            ["load", "/nonexistent", "--as", "m"], ["rpc", "hbm.nothing"], ["rpc", "hbm.show", "{"], ["show", "id:0x12"]]
 
 
 @pytest.mark.parametrize("arguments", REFUSALS, ids=" ".join)
@@ -247,3 +249,67 @@ def test_control_characters_in_a_name_never_reach_the_terminal(shared):
     if result.returncode == 0:
         assert "\u009b" not in ctl_done(shared, "ls")
         shared.rpc("hbm.free", {"sel": name})
+
+
+def test_a_failed_operation_in_the_list_is_no_failure_of_the_list(shared):
+    with Client(shared.socket) as link:
+        link.hello()
+        link.alloc(4096, "w")
+        op = ctl_done(shared, "offload", "w", "--to", "host", "--async").strip()
+        ctl_done(shared, "cancel", op)
+    ctl_refused(shared.ctl("wait", op), 1)
+    assert any(row["error"] for row in ctl_json(shared, "ops"))
+    ctl_done(shared, "ops"), ctl_done(shared, "rpc", "hbm.ops")
+
+
+def test_a_move_is_one_line_and_its_rows_are_there_for_who_asks(shared):
+    load_layers(shared, "m", 3)
+    line = r"m: 3 buffers, [\d.]+ [KM]?i?B to %s in [\d.]+ m?s, [\d.e+]+ [MG]B/s\n"
+    assert re.fullmatch(line % "host", ctl_done(shared, "sleep", "m"))
+    assert re.fullmatch(r"m: 3 buffers, .* already there, in host\n", ctl_done(shared, "sleep", "m"))
+    assert re.fullmatch(line % "device", ctl_done(shared, "wake", "m"))
+    assert ctl_done(shared, "offload", "model:m", "--to", "host", "--verbose", "--force").count("m/layers.") == 3
+    assert len(ctl_json(shared, "restore", "model:m")) == 3
+
+
+def test_a_hold_ends_with_its_session(shared):
+    put(shared, "w", b"w")
+    holder = subprocess.Popen([str(BUILD / "hbmctl"), "--runtime-dir", str(shared.runtime_dir), "attach", "w", "--hold", "60"],
+                              stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    holder.stdout.readline()
+    [session] = ctl_json(shared, "sessions")
+    ctl_done(shared, "kick", session["session"])
+    _, told = holder.communicate(timeout=20)
+    assert holder.returncode == 1 and "ended this session" in told
+
+
+def test_a_save_of_what_a_lossy_codec_touched_says_so(shared):
+    path = safetensors(shared.home / "m.safetensors", {"a.0.w": ("F32", (64, 64), os.urandom(64 * 64 * 4)), "b.0.w": ("U8", (64,), bytes(64))})
+    ctl_done(shared, "load", path, "--as", "m")
+    assert shared.ctl("save", "m", shared.home / "out.safetensors").stderr == ""
+    ctl_done(shared, "compress", "m/a.0.w", "--codec", "bf16")
+    for undo in (False, True):
+        if undo:
+            text = ctl_done(shared, "decompress", "m/a.0.w")
+            assert "SQNR" not in text and "TIME" in text
+            [row] = ctl_json(shared, "show", "m/a.0.w")
+            assert row["receipt"] and row["encoding"] == "raw"
+        result = shared.ctl("save", "m", shared.home / "out.safetensors")
+        if undo or result.returncode == 0:
+            assert result.returncode == 0 and "save: 1 of 2 tensors went through a lossy codec" in result.stderr
+
+
+def test_the_bare_name_of_a_model_is_told_how_to_be_written(shared):
+    load_layers(shared, "m", 1)
+    for verb in (["show", "m"], ["offload", "m", "--to", "host"], ["attach", "m"]):
+        ctl_refused(shared.ctl(*verb), 1, "m is a model: write model:m")
+
+
+def test_events_after_a_number_are_the_oldest_after_it(shared):
+    for name in "abc":
+        put(shared, name, b"x")
+    numbers = [event["seq"] for event in ctl_json(shared, "events")]
+    assert [event["seq"] for event in ctl_json(shared, "events", "--since", numbers[0], "--limit", "2")] == numbers[1:3]
+    assert [event["seq"] for event in ctl_json(shared, "events", "--limit", "2")] == numbers[-2:]
+    assert ctl_json(shared, "events", "--since", numbers[0], "--limit", "0") == []
+    assert int(ctl_done(shared, "events", "--since", numbers[0], "--limit", "1").split()[0]) == numbers[1]
