@@ -9,6 +9,7 @@
 #include <time.h>
 
 #include "client/hbm.h"
+#include "client/lib/cuda_driver.h"
 
 #define TENSORS 4
 #define BYTES (256 * 1024)
@@ -16,7 +17,7 @@
 static hbm_session *session;
 static hbm_model *model;
 static hbm_lease *mine, *roving;
-static uint64_t kept_sum;
+static uint64_t kept_sum, roving_sum;
 static _Atomic bool stop, no_safe_points;
 static _Atomic unsigned calls, errors;
 static char first_error[512];
@@ -51,18 +52,77 @@ static void must(const char *what, int error)
     exit(1);
 }
 
+/* ---- Memory: where it is a GPU's, this process has no other way to it than the driver's copies. ---- */
+
+static CUcontext context; /* NULL: the memory is mapped for the processor */
+
+static void driver_must(const char *what, CUresult result)
+{
+    const char *name = "an unknown error";
+
+    if (!result)
+        return;
+    cuda_driver()->error_name(result, &name);
+    fprintf(stderr, "%s: %s\n", what, name);
+    exit(1);
+}
+
+/* In each thread, before it reads or writes. */
+static void enter_device(void)
+{
+    if (context)
+        driver_must("cuCtxSetCurrent", cuda_driver()->context_set(context));
+}
+
+static void find_device(void)
+{
+    struct hbm_device_info info;
+
+    must("device", hbm_device_get(session, 0, &info));
+    if (info.is_cuda && !cuda_driver())
+        must("the driver", HBM_E_NO_CUDA);
+    if (info.is_cuda)
+        driver_must("cuDevicePrimaryCtxRetain", cuda_primary(cuda_driver(), 0, &context));
+    enter_device();
+}
+
+static void read_bytes(void *to, const void *from, uint64_t size)
+{
+    if (context)
+        driver_must("cuMemcpyDtoH", cuda_driver()->copy_from_device(to, (CUdeviceptr)(uintptr_t)from, size));
+    else
+        memcpy(to, from, size);
+}
+
+static void fill(void *memory, int value, uint64_t size)
+{
+    if (!context) {
+        memset(memory, value, size);
+        return;
+    }
+    driver_must("cuMemsetD8", cuda_driver()->memset_d8((CUdeviceptr)(uintptr_t)memory, (unsigned char)value, size));
+    driver_must("cuStreamSynchronize", cuda_driver()->stream_synchronize(NULL)); /* a memset does not wait */
+}
+
 static uint64_t sum(const void *memory, uint64_t size)
 {
-    const unsigned char *bytes = memory;
+    unsigned char *bytes = malloc(size);
     uint64_t hash = 0xcbf29ce484222325u;
 
+    if (!bytes)
+        abort();
+    read_bytes(bytes, memory, size);
     for (uint64_t i = 0; i < size; i++)
         hash = (hash ^ bytes[i]) * 0x100000001b3u;
+    free(bytes);
     return hash;
 }
 
+/* ---- Threads ---- */
+
 static void *attach_and_detach(void *unused)
 {
+    enter_device();
     while (!stop) {
         hbm_lease *lease = NULL;
         struct hbm_info info;
@@ -82,14 +142,14 @@ static void *attach_and_detach(void *unused)
 
 static void *lock_and_unlock(void *unused)
 {
+    enter_device();
     while (!stop) {
         int error = hbm_lock(roving, 20000);
         note("lock", error);
         if (error)
             continue;
         pthread_rwlock_rdlock(&step);
-        unsigned char *bytes = hbm_pointer(roving);
-        if (bytes[0] != 9 || bytes[BYTES - 1] != 9)
+        if (sum(hbm_pointer(roving), BYTES) != roving_sum)
             note("the bytes of roving", HBM_E_CHECKSUM);
         pthread_rwlock_unlock(&step);
         note("unlock", hbm_unlock(roving, NULL, 0));
@@ -100,6 +160,7 @@ static void *lock_and_unlock(void *unused)
 
 static void *look_and_lock(void *unused)
 {
+    enter_device();
     while (!stop) {
         struct hbm_device_info info;
         note("device", hbm_device_get(session, 0, &info));
@@ -131,7 +192,7 @@ static void publish(void)
     for (unsigned i = 0; i < TENSORS; i++) {
         struct hbm_info info;
         hbm_model_buffer(building, i, &info);
-        memset(info.pointer, (int)i + 1, info.size);
+        fill(info.pointer, (int)i + 1, info.size);
     }
     must("commit", hbm_publish_commit(building));
     must("attach the model", hbm_model_attach(session, "m", HBM_RO, 0, 1000, &model));
@@ -143,7 +204,7 @@ static hbm_lease *alloc(const char *name, int value, uint32_t flags)
 
     must(name, hbm_alloc(session, &(struct hbm_spec){.size = BYTES, .dtype = HBM_U8, .name = name, .flags = flags},
                          &lease));
-    memset(hbm_pointer(lease), value, BYTES);
+    fill(hbm_pointer(lease), value, BYTES);
     return lease;
 }
 
@@ -208,11 +269,13 @@ int main(int argc, char **argv)
         return 2;
     setvbuf(stdout, NULL, _IOLBF, 0);
     must("open", hbm_open(&(struct hbm_options){.runtime_dir = argv[1], .reconnect_ms = 20000}, &session));
+    find_device();
     hbm_lease *kept = alloc("kept", 42, HBM_KEEP);
     kept_sum = sum(hbm_pointer(kept), BYTES);
     must("detach", hbm_detach(kept));
     mine = alloc("mine", 7, 0);
     roving = alloc("roving", 9, 0);
+    roving_sum = sum(hbm_pointer(roving), BYTES);
     must("unlock", hbm_unlock(roving, NULL, 0));
     publish();
     for (unsigned i = 0; i < sizeof(work) / sizeof(work[0]); i++)
