@@ -51,6 +51,21 @@ static bool counts_bytes(const char *name)
     return !strcmp(name, "size") || !strcmp(name, "stored_size") || !strncmp(name, "bytes_", strlen("bytes_"));
 }
 
+/* The reasons of kept_by, a line each. */
+static void print_keepers(const cJSON *keepers)
+{
+    const cJSON *keeper;
+
+    cJSON_ArrayForEach(keeper, keepers)
+    {
+        _cleanup_free_ char *detail = cell_text(member(keeper, "detail"));
+        _cleanup_free_ char *remedy = cell_text(member(keeper, "remedy"));
+        report_clean(detail);
+        report_clean(remedy);
+        printf("  %s; %s\n", detail, remedy);
+    }
+}
+
 /* A receipt, say, is a row of its own, further in. */
 static void print_members(const cJSON *row, int indent)
 {
@@ -61,6 +76,11 @@ static void print_members(const cJSON *row, int indent)
         if (cJSON_IsObject(item)) {
             printf("%*s%s\n", indent, "", item->string);
             print_members(item, indent + 2);
+            continue;
+        }
+        if (!strcmp(item->string, "kept_by")) {
+            puts(item->string);
+            print_keepers(item);
             continue;
         }
         _cleanup_free_ char *text = detail_text(item);
@@ -83,6 +103,23 @@ void show_details(const struct cli *cli, const cJSON *buffers)
         if (row != buffers->child)
             putchar('\n');
         print_members(row, 0);
+    }
+}
+
+void show_keepers(const struct cli *cli, const cJSON *buffers)
+{
+    const cJSON *row;
+
+    (void)cli;
+    cJSON_ArrayForEach(row, buffers)
+    {
+        const cJSON *name = member(row, "name");
+        _cleanup_free_ char *called = cell_text(cJSON_IsString(name) ? name : member(row, "id"));
+        _cleanup_free_ char *tier = cell_text(member(row, "tier"));
+        char size[UNITS_TEXT];
+        report_clean(called);
+        printf("%s (%s, %s)\n", called, units_bytes(cJSON_GetNumberValue(member(row, "size")), size), tier);
+        print_keepers(member(row, "kept_by"));
     }
 }
 

@@ -109,7 +109,7 @@ int run_help(const struct cli *cli)
     }
     puts("usage: hbmctl VERB ...\n");
     while ((verb = verb_next(verb)))
-        printf("  %-11s %s\n", verb->name, verb->help);
+        printf("  %-12s %s\n", verb->name, verb->help);
     print_selectors();
     print_globals();
     return EXIT_DONE;

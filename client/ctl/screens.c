@@ -33,7 +33,7 @@ static void print_counts(const cJSON *status, const char *const *names)
 void show_status(const struct cli *cli, const cJSON *status)
 {
     static const char *const holds[] = {"buffers", "models", "sessions", "ops", "leases", NULL};
-    static const char *const history[] = {"quarantined", "reclaimed_sessions", "violations", "lost", "epoch", NULL};
+    static const char *const history[] = {"quarantined", "late_reclaims", "reclaimed_sessions", "violations", "lost", "epoch", NULL};
     _cleanup_free_ char *version = cell_text(member(status, "version"));
     _cleanup_free_ char *pid = cell_text(member(status, "pid"));
     char uptime[UNITS_TEXT], rss[UNITS_TEXT];
@@ -117,7 +117,7 @@ void show_models(const struct cli *cli, const cJSON *models)
 void show_sessions(const struct cli *cli, const cJSON *sessions)
 {
     static const char *const titles[] = {"SESSION", ">PID",   ">UID", "CLIENT",   "STATE",
-                                         ">LEASES", ">BYTES", ">AGE", "AWAITING", NULL};
+                                         ">LEASES", ">BYTES", ">AGE", "AWAITING", ">FOR", NULL};
     const cJSON *row;
     struct grid grid;
 
@@ -133,6 +133,7 @@ void show_sessions(const struct cli *cli, const cJSON *sessions)
         grid_bytes(&grid, row, "bytes");
         grid_seconds(&grid, row, "seconds");
         grid_member(&grid, row, "awaiting");
+        grid_seconds(&grid, row, "awaiting_seconds");
     }
     grid_end(&grid, cli);
 }

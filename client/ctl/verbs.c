@@ -22,6 +22,8 @@ static const struct verb verbs[] = {
     {"ls", "[GLOB]", 0, 1, OPTIONS(TEXT("--group", "G", "group")), "hbm.ls", {"glob"}, run_call, show_buffers,
      "buffers by name; nothing matched prints nothing"},
     {"show", "SEL", 1, 1, NULL, "hbm.show", {"sel"}, run_call, show_details, "everything about buffers"},
+    {"why-not-free", "SEL", 1, 1, NULL, "hbm.why_not_free", {"sel"}, run_call, show_keepers,
+     "what keeps buffers from being freed, and what would end that"},
     {"hash", "SEL", 1, 1, NULL, "hbm.hash", {"sel"}, run_call, show_hashes,
      "XXH3-64 of the bytes an attach would see, one line a buffer: HASH  NAME"},
     {"attach", "SEL", 1, 1, OPTIONS(FLAG("--rw", NULL), NUMBER("--hold", "SECONDS", NULL)), NULL, {0}, run_attach, NULL,

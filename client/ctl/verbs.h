@@ -32,6 +32,7 @@ void show_ops(const struct cli *cli, const cJSON *ops);
 void show_op(const struct cli *cli, const cJSON *op);
 void show_buffers(const struct cli *cli, const cJSON *buffers);
 void show_details(const struct cli *cli, const cJSON *buffers);
+void show_keepers(const struct cli *cli, const cJSON *buffers);
 void show_hashes(const struct cli *cli, const cJSON *rows);
 void show_receipts(const struct cli *cli, const cJSON *rows);
 void show_decoded(const struct cli *cli, const cJSON *rows);

@@ -55,6 +55,7 @@ struct core_limits {
 /* Counters that only grow. */
 struct core_counters {
     uint64_t reclaimed_sessions; /* clients whose death was cleaned up after */
+    uint64_t late_reclaims;      /* of clients that were not quiescent for 15 s */
     uint64_t violations;         /* clients disconnected for what they sent */
     uint64_t lost;               /* arenas whose contents are gone */
 };
@@ -77,7 +78,7 @@ struct core {
     struct list host_pool;      /* released host extents: daemon/core/host_pool.c */
     void *buffer_names, *model_names; /* tsearch roots: daemon/core/names.c */
     uint32_t n_devices, n_buffers, n_models, n_sessions, n_leases, n_ops, n_quarantined;
-    uint64_t visits;        /* walks that mark the arenas they have seen */
+    uint64_t visits;        /* walks that mark what they have seen */
     bool draining;          /* stopping: nothing new is granted */
     struct timer quarantine_timer, memory_timer, host_pool_timer;
     bool quarantine_asked; /* a CLIENTS job is under way */

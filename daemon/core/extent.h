@@ -21,6 +21,7 @@ struct extent {
     bool has_checksum;
     bool stored; /* a copy of fd is with whoever outlives us */
     bool lost;   /* what it held is gone (cuda-ipc after its worker's death; an fd missing after a restart) */
+    uint64_t visit; /* the last of core->visits that came by */
     bool uncounted; /* lost with nothing left of it: neither tier nor account pay for it any more */
 };
 

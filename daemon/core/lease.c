@@ -110,6 +110,7 @@ static struct lease *lease_alloc(struct session *session, enum hbm_access access
     }
     lease->session = session;
     lease->access = access;
+    lease->since_ms = core_now(session->core);
     list_append(&session->leases, &lease->node);
     session->core->n_leases++;
     return lease;

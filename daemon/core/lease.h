@@ -27,6 +27,7 @@ struct lease {
     struct model *model;
     enum hbm_access access;
     bool builder;
+    uint64_t since_ms; /* of this daemon's clock: after a restart, of the restart */
     uint32_t n_mappings;
     struct mapping *mappings[]; /* one an arena, in table order */
 };

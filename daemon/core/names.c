@@ -163,3 +163,11 @@ void buffer_name_for(const struct buffer *buffer, const struct principal *who, c
     else
         snprintf(text, size, "~%" PRIu32 "/%s", arena->owner.uid, buffer->name);
 }
+
+void model_name_for(const struct model *model, const struct principal *who, char *text, size_t size)
+{
+    if (model->shared || owner_equal(model->owner, who->owner))
+        snprintf(text, size, "%s", model->name);
+    else
+        snprintf(text, size, "~%" PRIu32 "/%s", model->owner.uid, model->name);
+}

@@ -28,3 +28,4 @@ bool buffer_visible(const struct buffer *buffer, const struct principal *who);
 bool model_visible(const struct model *model, const struct principal *who);
 /* The name as `who` would write it ("~0/w" for an admin looking at another's), "" if it has none. */
 void buffer_name_for(const struct buffer *buffer, const struct principal *who, char *text, size_t size);
+void model_name_for(const struct model *model, const struct principal *who, char *text, size_t size);

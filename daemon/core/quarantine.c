@@ -4,12 +4,15 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "daemon/base/log.h"
 #include "daemon/core/ledger.h"
 
 #define POLL_MS 2
 /* Where the driver cannot be asked, kernels of a dead process are given this long after its end: killed with nothing
  * forked they stop within 65 ms (H200, driver 580), but a fork can keep them going. */
 #define BLIND_MS 10000
+/* Longer than the blind wait: whoever waits still is told of, once. */
+#define LATE_MS 15000
 #define PIDS_A_JOB 63
 
 /* Kernels of a dead process go on only on a GPU, and only what it could write matters to others. */
@@ -21,13 +24,6 @@ static bool needs_driver(const struct session *session)
             return true;
     }
     return false;
-}
-
-const char *session_awaiting(const struct session *session)
-{
-    if (session->state != SESSION_QUARANTINED)
-        return NULL;
-    return session->process_ended ? "the driver to end its GPU context" : "its process to end";
 }
 
 static void release(struct session *session, const char *how)
@@ -56,6 +52,30 @@ static struct device *any_gpu(struct core *core)
             return device;
     }
     return NULL;
+}
+
+bool session_awaiting(const struct session *session, struct awaiting *awaiting)
+{
+    const char *what = "its process to end", *remedy = "end that process; a stopped one takes SIGKILL";
+
+    if (session->state != SESSION_QUARANTINED)
+        return false;
+    awaiting->since_ms = session->process_ended ? session->ended_ms : session->gone_ms;
+    snprintf(awaiting->what, sizeof(awaiting->what), "the driver to let go of pid %d", session->pid);
+    if (session->process_ended && driver_cannot_tell(session)) {
+        what = "10 s to pass, since the driver cannot say whether its GPU work has ended";
+        remedy = "nothing need be done";
+    } else if (session->process_ended && !any_gpu(session->core)) {
+        what = "a GPU's worker that can ask the driver";
+        remedy = "see `hbmctl devices` for why there is none";
+    } else if (session->process_ended) {
+        what = awaiting->what;
+        remedy = "end the processes that it had forked: they keep its GPU context";
+    }
+    if (what != awaiting->what)
+        snprintf(awaiting->what, sizeof(awaiting->what), "%s", what);
+    awaiting->remedy = remedy;
+    return true;
 }
 
 struct listing {
@@ -135,17 +155,52 @@ static bool release_the_simple(struct core *core)
     return waiting;
 }
 
+static void tell_of(struct session *session)
+{
+    struct core *core = session->core;
+    struct awaiting awaiting;
+
+    session_awaiting(session, &awaiting);
+    session->late = true;
+    core->counters.late_reclaims++;
+    log_warning("pid %d (%s) is gone for %d s and its memory is not free yet: awaited is %s; %s", session->pid,
+                session->client, LATE_MS / 1000, awaiting.what, awaiting.remedy);
+    event_emit(&core->events, "session.late", session->id, session->client, session->who.owner.listener,
+               session->who.owner.uid, session->pid, "awaited is %s", awaiting.what);
+}
+
+/* Tells of those who wait too long; when the next of them will be one, 0 if none is left. */
+static uint64_t tell_of_the_late(struct core *core)
+{
+    uint64_t now = core_now(core), next = 0;
+
+    list_for_each(node, &core->sessions) {
+        struct session *session = list_entry(node, struct session, node);
+        if (session->state != SESSION_QUARANTINED || session->late)
+            continue;
+        if (now >= session->gone_ms + LATE_MS)
+            tell_of(session);
+        else if (!next || session->gone_ms + LATE_MS < next)
+            next = session->gone_ms + LATE_MS;
+    }
+    return next;
+}
+
 void quarantine_tick(struct timer *timer)
 {
     struct core *core = container_of(timer, struct core, quarantine_timer);
-
-    if (!release_the_simple(core) || core->quarantine_asked)
-        return;
+    bool waiting = release_the_simple(core);
+    uint64_t next_late = tell_of_the_late(core);
     struct device *gpu = any_gpu(core);
-    if (gpu)
+
+    if (core->quarantine_asked)
+        return; /* the answer brings us back */
+    if (waiting && gpu)
         ask_driver(core, gpu);
-    else
+    else if (waiting)
         timer_arm(core, timer, 100 * POLL_MS); /* until a worker is back */
+    else if (next_late)
+        timer_arm(core, timer, next_late - core_now(core));
 }
 
 void quarantine_enter(struct session *session)
@@ -153,8 +208,7 @@ void quarantine_enter(struct session *session)
     session->state = SESSION_QUARANTINED;
     session->core->n_quarantined++;
     ledger_put_session(session->core, session);
-    if (session->process_ended || list_empty(&session->mappings))
-        quarantine_process_ended(session);
+    quarantine_process_ended(session);
 }
 
 void quarantine_process_ended(struct session *session)

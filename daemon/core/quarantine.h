@@ -7,6 +7,6 @@
 
 /* The session enters; if it maps nothing, or is quiescent already, it is freed at the next tick. */
 void quarantine_enter(struct session *session);
-/* Its pidfd fired. */
+/* Its pidfd fired, or it is to be looked at anyway. */
 void quarantine_process_ended(struct session *session);
 void quarantine_tick(struct timer *timer);

@@ -24,10 +24,9 @@ static void resume_quarantine(struct session *session, bool process_ended)
 {
     session->state = SESSION_QUARANTINED;
     session->core->n_quarantined++;
-    session->gone_ms = core_now(session->core);
     session->process_ended = process_ended;
-    if (process_ended)
-        quarantine_process_ended(session);
+    session->gone_ms = session->ended_ms = core_now(session->core); /* a blind wait begins anew */
+    quarantine_process_ended(session);
 }
 
 static int equip(struct readopt *readopt, struct session *session, uint64_t id)
@@ -162,6 +161,7 @@ int readopt_lease(struct readopt *readopt, struct ledger_row *row)
     lease->model = buffer ? NULL : model;
     lease->access = access;
     lease->builder = builder && lease->model;
+    lease->since_ms = core_now(core);
     list_append(&session->leases, &lease->node);
     core->n_leases++;
     count(lease);

@@ -23,6 +23,7 @@ struct session {
     int32_t pid; /* for people; identity is the pidfd */
     int pidfd;
     bool process_ended; /* the pidfd has fired */
+    bool late;          /* in quarantine for so long that it was told of */
     bool stored;        /* pidfd and page are with whoever outlives us */
     int page_fd;
     _Atomic uint64_t *words; /* LOCKWORD_SLOTS of them */
@@ -90,5 +91,11 @@ void session_remember(struct session *session, uint64_t buffer);
 bool session_held(const struct session *session, uint64_t buffer);
 struct session *session_free(struct session *session);
 const char *session_state_name(enum session_state state);
-/* What a quarantined session waits for: "its process to end", "the driver to let go of pid 12". */
-const char *session_awaiting(const struct session *session);
+/* What a quarantined session waits for ("its process to end", "the driver to let go of pid 12"), since when, and what
+ * would end the wait. False if it is in no quarantine. */
+struct awaiting {
+    char what[96];
+    const char *remedy;
+    uint64_t since_ms;
+};
+bool session_awaiting(const struct session *session, struct awaiting *awaiting);

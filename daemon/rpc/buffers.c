@@ -1,4 +1,4 @@
-/* hbm.ls and hbm.show. */
+/* hbm.ls, hbm.show and hbm.why_not_free. */
 #include <fnmatch.h>
 #include <stdio.h>
 #include <string.h>
@@ -49,15 +49,14 @@ static void write_optional(struct writer *writer, const char *key, const char *t
     write_string(writer, key, *text ? text : NULL);
 }
 
-void write_buffer(struct writer *writer, struct lease_index *index, const struct principal *who,
-                  const struct buffer *buffer)
+static void write_members(struct writer *writer, struct lease_index *index, const struct principal *who,
+                          const struct buffer *buffer)
 {
     const struct arena *arena = buffer->arena;
     char name[HBM_NAME_MAX + 16], encoding[64];
 
     buffer_name_for(buffer, who, name, sizeof(name));
     hbm_encoding_text(&buffer->encoding, encoding, sizeof(encoding));
-    write_open(writer, NULL, '{');
     write_id(writer, "id", buffer->id);
     write_optional(writer, "name", name);
     write_optional(writer, "group", arena->group);
@@ -80,6 +79,38 @@ void write_buffer(struct writer *writer, struct lease_index *index, const struct
     write_text(writer, "mode", "%04o", arena->mode);
     write_buffer_leases(writer, index, buffer);
     write_receipt(writer, buffer);
+}
+
+void write_buffer(struct writer *writer, struct lease_index *index, const struct principal *who,
+                  const struct buffer *buffer)
+{
+    write_open(writer, NULL, '{');
+    write_members(writer, index, who, buffer);
+    write_close(writer, '}');
+}
+
+static void write_everything(struct writer *writer, struct lease_index *index, const struct principal *who,
+                             const struct buffer *buffer)
+{
+    write_open(writer, NULL, '{');
+    write_members(writer, index, who, buffer);
+    write_keepers(writer, "kept_by", index, who, buffer);
+    write_close(writer, '}');
+}
+
+static void write_why(struct writer *writer, struct lease_index *index, const struct principal *who,
+                      const struct buffer *buffer)
+{
+    char name[HBM_NAME_MAX + 16];
+
+    buffer_name_for(buffer, who, name, sizeof(name));
+    write_open(writer, NULL, '{');
+    write_id(writer, "id", buffer->id);
+    write_optional(writer, "name", name);
+    write_number(writer, "size", buffer->size);
+    write_string(writer, "tier", hbm_tier_name(arena_tier(buffer->arena)));
+    write_string(writer, "device", buffer->arena->device->uuid);
+    write_keepers(writer, "kept_by", index, who, buffer);
     write_close(writer, '}');
 }
 
@@ -143,16 +174,35 @@ void handle_LS(struct request *request, const struct LS_args *args)
     answer_selection(request, &index, &selection, args->group ? args->glob : NULL);
 }
 
-void handle_SHOW(struct request *request, const struct SHOW_args *args)
+/* A row of `write` for each buffer of the selector. */
+static void answer_each(struct request *request, const char *sel,
+                        void (*write)(struct writer *writer, struct lease_index *index, const struct principal *who,
+                                      const struct buffer *buffer))
 {
+    const struct principal *who = &request->connection->who;
     _cleanup_(lease_index_clear) struct lease_index index;
     _cleanup_(selection_clear) struct selection selection = {0};
     char detail[HBM_DETAIL_MAX] = "";
 
     if (!lease_index_make(&index, request->core))
         return answer_refuse(request, INTERNAL_ERROR, "no memory for the answer");
-    int error = select_buffers(request->core, &request->connection->who, args->sel, &selection, detail);
+    int error = select_buffers(request->core, who, sel, &selection, detail);
     if (error)
         return answer_refuse(request, error, "%s", detail);
-    answer_selection(request, &index, &selection, NULL);
+    struct writer *writer = answer_begin(request);
+    write_open(writer, "result", '[');
+    for (size_t i = 0; i < selection.n; i++)
+        write(writer, &index, who, selection.buffers[i]);
+    write_close(writer, ']');
+    answer_end(request);
+}
+
+void handle_SHOW(struct request *request, const struct SHOW_args *args)
+{
+    answer_each(request, args->sel, write_everything);
+}
+
+void handle_WHY_NOT_FREE(struct request *request, const struct WHY_NOT_FREE_args *args)
+{
+    answer_each(request, args->sel, write_why);
 }

@@ -45,8 +45,7 @@ void lease_index_clear(struct lease_index *index)
     *index = (struct lease_index){0};
 }
 
-/* The first entry of what is held; those of the same follow it. NULL if there is none. */
-static struct lease_entry *find(struct lease_index *index, const void *held)
+struct lease_entry *lease_index_find(struct lease_index *index, const void *held)
 {
     size_t low = 0, high = index->n;
 
@@ -60,6 +59,11 @@ static struct lease_entry *find(struct lease_index *index, const void *held)
     return low < index->n && index->entries[low].held == held ? &index->entries[low] : NULL;
 }
 
+struct lease_entry *lease_index_next(struct lease_index *index, struct lease_entry *entry)
+{
+    return entry + 1 < index->entries + index->n && entry[1].held == entry->held ? entry + 1 : NULL;
+}
+
 static bool locked(const struct mapping *mapping)
 {
     const struct session *session = mapping->session;
@@ -68,8 +72,7 @@ static bool locked(const struct mapping *mapping)
            (atomic_load_explicit(&session->words[mapping->slot], memory_order_relaxed) & LOCKWORD_COUNT);
 }
 
-/* arena NULL: any of the lease's. */
-static bool lease_locked(struct lease_entry *entry, const struct arena *arena)
+bool lease_entry_locked(struct lease_entry *entry, const struct arena *arena)
 {
     const struct lease *lease = entry->lease;
 
@@ -89,16 +92,14 @@ static bool lease_locked(struct lease_entry *entry, const struct arena *arena)
 static void write_leases(struct writer *writer, struct lease_index *index, const void *held,
                          const struct arena *arena)
 {
-    for (struct lease_entry *entry = find(index, held); entry && entry < index->entries + index->n; entry++) {
+    for (struct lease_entry *entry = lease_index_find(index, held); entry; entry = lease_index_next(index, entry)) {
         const struct session *session = entry->lease->session;
-        if (entry->held != held)
-            break;
         write_open(writer, NULL, '{');
         write_integer(writer, "pid", session->pid);
         write_number(writer, "uid", session->who.owner.uid);
         write_id(writer, "session", session->id);
         write_string(writer, "access", entry->lease->access == HBM_RW ? "rw" : "ro");
-        write_bool(writer, "locked", lease_locked(entry, arena));
+        write_bool(writer, "locked", lease_entry_locked(entry, arena));
         write_close(writer, '}');
     }
 }

@@ -18,6 +18,11 @@ struct lease_index {
 /* False if memory is out. Valid until the core is next touched. */
 bool lease_index_make(struct lease_index *index, struct core *core);
 void lease_index_clear(struct lease_index *index);
+/* The first entry of what is held, and the next of the same; NULL if there is none. */
+struct lease_entry *lease_index_find(struct lease_index *index, const void *held);
+struct lease_entry *lease_index_next(struct lease_index *index, struct lease_entry *entry);
+/* arena NULL: any of the lease's. */
+bool lease_entry_locked(struct lease_entry *entry, const struct arena *arena);
 /* Writes the "leases" of a buffer, those of its model included, or of a model. */
 void write_buffer_leases(struct writer *writer, struct lease_index *index, const struct buffer *buffer);
 void write_model_leases(struct writer *writer, struct lease_index *index, const struct model *model);

@@ -22,15 +22,6 @@ static const char *state_text(const struct model *model)
     return model->state == MODEL_SEALED && !model->listed ? "replaced" : model_state_name(model->state);
 }
 
-/* As buffer_name_for writes its buffers' names. */
-static void write_model_name(struct writer *writer, const struct model *model, const struct principal *who)
-{
-    if (model->shared || owner_equal(model->owner, who->owner))
-        write_string(writer, "name", model->name);
-    else
-        write_text(writer, "name", "~%" PRIu32 "/%s", model->owner.uid, model->name);
-}
-
 static void write_bytes_by_tier(struct writer *writer, const struct model *model)
 {
     uint64_t bytes[HBM_TIERS], total = 0;
@@ -50,10 +41,12 @@ void write_model(struct writer *writer, struct lease_index *index, const struct 
 {
     const struct lease *builder = model->builder_lease ? lease_get(model->core, model->builder_lease) : NULL;
     struct list *first = list_first(&model->buffers);
+    char name[HBM_NAME_MAX + 16];
 
+    model_name_for(model, who, name, sizeof(name));
     write_open(writer, NULL, '{');
     write_id(writer, "id", model->id);
-    write_model_name(writer, model, who);
+    write_string(writer, "name", name);
     write_string(writer, "key", model->key);
     write_string(writer, "state", state_text(model));
     write_number(writer, "owner", model->owner.uid);
@@ -92,6 +85,7 @@ void handle_MODELS(struct request *request, const struct MODELS_args *args)
 
 void write_session(struct writer *writer, const struct session *session)
 {
+    struct awaiting awaiting;
     uint64_t bytes = 0;
     uint32_t n_leases = 0;
 
@@ -108,7 +102,13 @@ void write_session(struct writer *writer, const struct session *session)
     write_number(writer, "leases", n_leases);
     write_number(writer, "bytes", bytes);
     write_real(writer, "seconds", (double)(core_now(session->core) - session->since_ms) / 1e3);
-    write_string(writer, "awaiting", session->state == SESSION_QUARANTINED ? session_awaiting(session) : NULL);
+    if (session_awaiting(session, &awaiting)) {
+        write_string(writer, "awaiting", awaiting.what);
+        write_real(writer, "awaiting_seconds", (double)(core_now(session->core) - awaiting.since_ms) / 1e3);
+        write_string(writer, "remedy", awaiting.remedy);
+    } else {
+        write_null(writer, "awaiting");
+    }
     write_close(writer, '}');
 }
 

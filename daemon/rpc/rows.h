@@ -6,6 +6,9 @@
 
 void write_buffer(struct writer *writer, struct lease_index *index, const struct principal *who,
                   const struct buffer *buffer);
+/* Why it is here still, or its memory would not come back: a list, with the remedy beside each reason. */
+void write_keepers(struct writer *writer, const char *key, struct lease_index *index, const struct principal *who,
+                   const struct buffer *buffer);
 void write_model(struct writer *writer, struct lease_index *index, const struct principal *who,
                  const struct model *model);
 void write_session(struct writer *writer, const struct session *session);

@@ -70,9 +70,27 @@ static uint32_t ops_under_way(const struct core *core)
     return n;
 }
 
+/* What gone clients still map, each piece once. */
+static uint64_t quarantined_bytes(struct core *core)
+{
+    uint64_t visit = ++core->visits, bytes = 0;
+
+    list_for_each (node, &core->sessions) {
+        const struct session *session = list_entry(node, struct session, node);
+        if (session->state != SESSION_QUARANTINED)
+            continue;
+        list_for_each (inner, &session->mappings) {
+            struct extent *extent = list_entry(inner, struct mapping, session_node)->extent;
+            bytes += extent->visit == visit ? 0 : extent->size;
+            extent->visit = visit;
+        }
+    }
+    return bytes;
+}
+
 void handle_STATUS(struct request *request, const struct STATUS_args *args)
 {
-    const struct core *core = request->core;
+    struct core *core = request->core;
     struct writer *writer = answer_begin(request);
 
     (void)args;
@@ -89,6 +107,8 @@ void handle_STATUS(struct request *request, const struct STATUS_args *args)
     write_number(writer, "ops", ops_under_way(core));
     write_number(writer, "leases", core->n_leases);
     write_number(writer, "quarantined", core->n_quarantined);
+    write_number(writer, "quarantined_bytes", quarantined_bytes(core));
+    write_number(writer, "late_reclaims", core->counters.late_reclaims);
     write_number(writer, "reclaimed_sessions", core->counters.reclaimed_sessions);
     write_number(writer, "violations", core->counters.violations);
     write_number(writer, "lost", core->counters.lost);

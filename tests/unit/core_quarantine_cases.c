@@ -1,4 +1,7 @@
 /* The end of a client on a GPU: what it could write is released when the driver has let go of it, not before. */
+#include <stdio.h>
+#include <string.h>
+
 #include "core_cases.h"
 #include "core_world.h"
 
@@ -35,13 +38,20 @@ static uint64_t a_gone_writer(void)
     return id;
 }
 
+static const char *awaited(uint64_t id)
+{
+    static struct awaiting awaiting;
+
+    return session_awaiting(session_get(w.core, id), &awaiting) ? awaiting.what : NULL;
+}
+
 static void a_writer_whose_link_broke_is_kept_until_its_process_ends(void **state)
 {
     (void)state;
     uint64_t id = a_gone_writer();
 
     assert_non_null(session_get(w.core, id));
-    assert_string_equal(session_awaiting(session_get(w.core, id)), "its process to end");
+    assert_string_equal(awaited(id), "its process to end");
     w.listed_pid = -1;
     session_process_ended(session_get(w.core, id));
     world_pass(&w, 10);
@@ -53,11 +63,13 @@ static void a_dead_writer_is_kept_while_the_driver_lists_it(void **state)
 {
     (void)state;
     uint64_t id = a_gone_writer();
+    char text[96];
 
     session_process_ended(session_get(w.core, id));
     world_pass(&w, 60000);
     assert_non_null(session_get(w.core, id));
-    assert_string_equal(session_awaiting(session_get(w.core, id)), "the driver to end its GPU context");
+    snprintf(text, sizeof(text), "the driver to let go of pid %d", session_get(w.core, id)->pid);
+    assert_string_equal(awaited(id), text);
     w.listed_pid = -1;
     world_pass(&w, 10);
     assert_null(session_get(w.core, id));
@@ -87,6 +99,60 @@ static void where_the_driver_does_not_tell_ten_seconds_are_waited(void **state)
     world_pass(&w, 60000); /* counted from the end of the process, not of the link */
     session_process_ended(session_get(w.core, id));
     world_pass(&w, 9000);
+    assert_non_null(session_get(w.core, id));
+    world_pass(&w, 2000);
+    assert_null(session_get(w.core, id));
+}
+
+static void what_is_awaited_is_said_where_nobody_can_ask_the_driver(void **state)
+{
+    (void)state;
+    uint64_t id = a_gone_writer();
+
+    w.device->worker_pid = 0;
+    session_process_ended(session_get(w.core, id));
+    world_pass(&w, 300);
+    assert_string_equal(awaited(id), "a GPU's worker that can ask the driver");
+    w.device->worker_pid = 1;
+    w.mute = true;
+    world_pass(&w, 300);
+    assert_non_null(strstr(awaited(id), "10 s to pass"));
+    assert_null(strstr(awaited(id), "pid"));
+}
+
+static void who_waits_for_longer_than_the_bound_is_counted_once(void **state)
+{
+    (void)state;
+    uint64_t id = a_gone_writer();
+
+    world_pass(&w, 13000);
+    assert_int_equal(w.core->counters.late_reclaims, 0);
+    world_pass(&w, 2000); /* its process lives on: nothing else would wake the core */
+    assert_int_equal(w.core->counters.late_reclaims, 1);
+    session_process_ended(session_get(w.core, id));
+    world_pass(&w, 60000);
+    assert_int_equal(w.core->counters.late_reclaims, 1);
+    w.listed_pid = -1;
+    world_pass(&w, 10);
+    assert_null(session_get(w.core, id));
+}
+
+static void a_blind_wait_begins_anew_with_the_daemon(void **state)
+{
+    (void)state;
+    struct session *session = client(&w, alice);
+    uint64_t id = session->id;
+
+    w.mute = true;
+    make_buffer(&w, session, "w", 4, 64, 0);
+    session_process_ended(session);
+    world_pass(&w, 5000);
+    world_crash(&w);
+    w.now += 100000;
+    assert_int_equal(world_come_back(&w), 0);
+    w.device->is_cuda = true;
+    world_pass(&w, 100); /* it finds out once more that the driver does not tell */
+    world_pass(&w, 8900);
     assert_non_null(session_get(w.core, id));
     world_pass(&w, 2000);
     assert_null(session_get(w.core, id));
@@ -125,6 +191,9 @@ int core_quarantine_cases(void)
         TEST(a_dead_writer_is_kept_while_the_driver_lists_it),
         TEST(a_dead_reader_is_released_with_its_process),
         TEST(where_the_driver_does_not_tell_ten_seconds_are_waited),
+        TEST(what_is_awaited_is_said_where_nobody_can_ask_the_driver),
+        TEST(who_waits_for_longer_than_the_bound_is_counted_once),
+        TEST(a_blind_wait_begins_anew_with_the_daemon),
         TEST(a_writer_of_another_pid_namespace_is_waited_for_as_long),
         TEST(a_session_that_maps_nothing_is_gone_with_its_link),
     };
