@@ -79,7 +79,7 @@ static void settle_entry(const void *node, VISIT visit, void *context)
 
 int ledger_compact(struct ledger *ledger)
 {
-    struct ledger_header header = {.magic = LEDGER_MAGIC, .version = LEDGER_VERSION, .epoch = ledger->epoch};
+    struct ledger_header header = ledger_header(ledger);
     struct compaction compaction = {.ledger = ledger, .size = sizeof(header)};
 
     compaction.fd =

@@ -4,13 +4,21 @@
 #include "daemon/core/ledger_file.h"
 
 #define LEDGER_MAGIC 0x4c4d4248u /* "HBML" */
-#define LEDGER_VERSION 1u
+/* Another build reads this ledger, after an upgrade as after a rollback. So a row changes in one way only: it gains
+ * fields at its end, which older builds pass over and newer ones read as 0 where they are not there; rows of
+ * unknown kinds are kept. LEDGER_VERSION counts such changes. What an older build must not pass over, because it
+ * would give memory away that somebody holds, raises LEDGER_SINCE: it leaves the file alone then, and does not
+ * start. */
+#define LEDGER_VERSION 2u
+#define LEDGER_SINCE 1u
 #define LEDGER_NAME "ledger"
 #define LEDGER_NEW "ledger.new"
 
 struct ledger_header {
-    uint32_t magic, version;
-    uint16_t epoch, unused[3];
+    uint32_t magic, since; /* the lowest version that can read it */
+    uint16_t epoch;
+    uint16_t version; /* of who made the file; version 1 left 0 */
+    uint16_t unused[2];
 };
 
 /* Then the payload, padded to 8 bytes, and XXH3-64 of all that. */
@@ -31,6 +39,7 @@ struct ledger_entry {
 
 struct ledger {
     int dir_fd, fd;
+    uint32_t since; /* of rows that are there */
     uint16_t epoch;
     uint64_t size, live; /* bytes: of the file, and of its live records */
     void *index;         /* tsearch root of struct ledger_entry, by id */
@@ -45,6 +54,7 @@ struct ledger {
 
 /* The ledger, made whole first where it is not. NULL: nothing is remembered. */
 struct ledger *ledger_ready(struct core *core);
+struct ledger_header ledger_header(const struct ledger *ledger);
 uint64_t ledger_checksum(const void *bytes, size_t size);
 /* True if a whole, sound record starts at bytes. */
 bool ledger_record_is_sound(const unsigned char *bytes, uint64_t left);

@@ -86,16 +86,22 @@ static int read_all(int fd, unsigned char *bytes, uint64_t size)
     return 0;
 }
 
+struct ledger_header ledger_header(const struct ledger *ledger)
+{
+    return (struct ledger_header){
+        .magic = LEDGER_MAGIC, .since = ledger->since, .epoch = ledger->epoch, .version = LEDGER_VERSION};
+}
+
 static int start_empty(struct ledger *ledger)
 {
-    struct ledger_header header = {.magic = LEDGER_MAGIC, .version = LEDGER_VERSION};
-    int error = random_epoch(&header.epoch, 0);
+    int error = random_epoch(&ledger->epoch, 0);
 
+    ledger->since = LEDGER_SINCE;
+    struct ledger_header header = ledger_header(ledger);
     if (!error && ftruncate(ledger->fd, 0) < 0)
         error = -errno;
     if (!error)
         error = ledger_write_all(ledger->fd, &header, sizeof(header));
-    ledger->epoch = header.epoch;
     ledger->size = sizeof(header);
     return error;
 }
@@ -127,10 +133,11 @@ static int read_file(struct ledger *ledger)
     if (error)
         return error;
     memcpy(&header, bytes, sizeof(header));
-    if (header.magic == LEDGER_MAGIC && header.version > LEDGER_VERSION)
+    if (header.magic == LEDGER_MAGIC && header.since > LEDGER_VERSION)
         return -EPROTO;
-    if (header.magic != LEDGER_MAGIC || header.version != LEDGER_VERSION || !header.epoch)
+    if (header.magic != LEDGER_MAGIC || !header.since || !header.epoch)
         return set_aside(ledger);
+    ledger->since = header.since;
     ledger->epoch = header.epoch;
     index_file(ledger, bytes, size);
     if (ledger->size < size && ftruncate(ledger->fd, (off_t)ledger->size) < 0)
@@ -187,6 +194,7 @@ int ledger_renew(struct ledger *ledger)
 
     if (!error) {
         ledger_index_clear(ledger);
+        ledger->since = LEDGER_SINCE;
         error = ledger_compact(ledger);
     }
     if (error)

@@ -8,3 +8,4 @@ int core_ledger_cases(void);
 int core_pool_cases(void);
 int core_quarantine_cases(void);
 int core_resume_cases(void);
+int core_version_cases(void);
