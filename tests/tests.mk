@@ -10,6 +10,7 @@ SCRIPTS = $(shell find tests packaging .ci -name '*.sh' -o -path .ci/run)
 
 test_codec_PARTS = $(PROTO) $(KERNELS)
 test_packet_PARTS = $(PROTO)
+test_idmap_PARTS = $(BASE)
 test_worker_PARTS = $(PROTO) $(BASE)
 test_worker_LIBS = libxxhash
 test_libhbm_PARTS = $(LIB)

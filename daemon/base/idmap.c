@@ -6,6 +6,10 @@
 #define SLOT_BITS 24
 #define SLOT_MAX (((uint32_t)1 << SLOT_BITS) - 1)
 #define GENERATION_MASK (((uint32_t)1 << 20) - 1)
+#define GENERATION_MAX GENERATION_MASK
+/* Bounds are raised by so much at a time: a write for many ids. */
+#define GENERATIONS_AHEAD 64u
+#define SLOTS_AHEAD 1024u
 
 struct idmap_slot {
     void *object;
@@ -15,9 +19,9 @@ struct idmap_slot {
     uint8_t hole; /* never used since the map was restored */
 };
 
-void idmap_init(struct idmap *map, uint16_t epoch)
+void idmap_init(struct idmap *map, uint16_t epoch, void (*raised)(struct idmap *map))
 {
-    *map = (struct idmap){.epoch = epoch};
+    *map = (struct idmap){.epoch = epoch, .raised = raised};
 }
 
 void idmap_clear(struct idmap *map)
@@ -59,21 +63,56 @@ static void push_free(struct idmap *map, uint32_t slot)
     map->free_tail = slot + 1;
 }
 
+static bool pop_free(struct idmap *map, uint32_t *slot)
+{
+    if (!map->free_head)
+        return false;
+    *slot = map->free_head - 1;
+    map->free_head = map->slots[*slot].next_free;
+    if (!map->free_head)
+        map->free_tail = 0;
+    return true;
+}
+
+static bool take_new(struct idmap *map, uint32_t *slot)
+{
+    uint32_t first = map->used > map->bounds.first ? map->used : map->bounds.first;
+
+    if (grow(map, first + 1) < 0)
+        return false;
+    for (; map->used < first; map->used++)
+        map->slots[map->used] = (struct idmap_slot){0};
+    *slot = map->used++;
+    map->slots[*slot] = (struct idmap_slot){.generation = map->base ? map->base : 1};
+    return true;
+}
+
+static uint32_t ahead(uint32_t value, uint32_t step, uint32_t limit)
+{
+    return value < limit - step ? value + step : limit;
+}
+
+static void keep_within_bounds(struct idmap *map, uint32_t slot)
+{
+    struct idmap_bounds *bounds = &map->bounds;
+    uint32_t generation = map->slots[slot].generation;
+    bool beyond = generation > bounds->generation || slot >= bounds->slots;
+
+    if (generation > bounds->generation)
+        bounds->generation = ahead(generation, GENERATIONS_AHEAD, GENERATION_MAX);
+    if (slot >= bounds->slots)
+        bounds->slots = ahead(slot, SLOTS_AHEAD, SLOT_MAX);
+    if (beyond && map->raised)
+        map->raised(map);
+}
+
 uint64_t idmap_add(struct idmap *map, unsigned kind, void *object)
 {
     uint32_t slot;
 
-    if (map->free_head) {
-        slot = map->free_head - 1;
-        map->free_head = map->slots[slot].next_free;
-        if (!map->free_head)
-            map->free_tail = 0;
-    } else {
-        if (grow(map, map->used + 1) < 0)
-            return 0;
-        slot = map->used++;
-        map->slots[slot] = (struct idmap_slot){.generation = map->base ? map->base : 1};
-    }
+    if (!pop_free(map, &slot) && !take_new(map, &slot))
+        return 0;
+    keep_within_bounds(map, slot);
     struct idmap_slot *entry = &map->slots[slot];
     entry->object = object;
     entry->kind = (uint8_t)kind;
@@ -107,24 +146,35 @@ int idmap_put(struct idmap *map, uint64_t id, void *object)
     return 0;
 }
 
+/* What the bounds do not say, the objects do: a damaged ledger may have lost them. */
+static void widen_bounds(struct idmap *map)
+{
+    struct idmap_bounds *bounds = &map->bounds;
+
+    for (uint32_t i = bounds->first; i < map->used; i++)
+        if (map->slots[i].object && map->slots[i].generation > bounds->generation)
+            bounds->generation = map->slots[i].generation;
+    if (bounds->slots < map->used)
+        bounds->slots = map->used;
+}
+
 void idmap_seal_holes(struct idmap *map)
 {
-    uint32_t highest = map->base;
+    struct idmap_bounds *bounds = &map->bounds;
 
-    /* A slot that is empty now, or lies beyond those in use, may have lived through generations that nobody recorded;
-     * skipping past the highest one seen, by a wide margin, keeps old ids from resolving to new objects. */
-    for (uint32_t i = 0; i < map->used; i++)
-        if (map->slots[i].generation > highest)
-            highest = map->slots[i].generation;
-    map->base = (highest + 4096) & GENERATION_MASK;
-    if (!map->base)
-        map->base = 1;
+    widen_bounds(map);
+    if (bounds->generation >= GENERATION_MAX) {
+        bounds->first = bounds->slots;
+        bounds->generation = 0;
+    }
+    map->base = bounds->generation + 1;
     for (uint32_t i = 0; i < map->used; i++) {
         if (!map->slots[i].hole)
             continue;
         map->slots[i].hole = 0;
         map->slots[i].generation = map->base;
-        push_free(map, i);
+        if (i >= bounds->first)
+            push_free(map, i);
     }
 }
 
@@ -135,7 +185,8 @@ void *idmap_get(const struct idmap *map, uint64_t id, unsigned kind)
     if (slot >= map->used || (uint16_t)(id >> 48) != map->epoch)
         return NULL;
     const struct idmap_slot *entry = &map->slots[slot];
-    if (entry->kind != kind || (id >> 44 & 0xf) != kind || (uint32_t)(id >> SLOT_BITS & GENERATION_MASK) != entry->generation)
+    if (entry->kind != kind || (id >> 44 & 0xf) != kind ||
+        (uint32_t)(id >> SLOT_BITS & GENERATION_MASK) != entry->generation)
         return NULL;
     return entry->object;
 }
@@ -148,9 +199,6 @@ void idmap_remove(struct idmap *map, uint64_t id)
         return;
     struct idmap_slot *entry = &map->slots[slot];
     entry->object = NULL;
-    entry->generation = (entry->generation + 1) & GENERATION_MASK;
-    /* Generation 0 would make the all-zero id valid. */
-    if (!entry->generation)
-        entry->generation = 1;
-    push_free(map, slot);
+    if (entry->generation++ < GENERATION_MAX && slot >= map->bounds.first)
+        push_free(map, slot);
 }

@@ -8,6 +8,11 @@
 #include "daemon/core/op.h"
 #include "daemon/core/quarantine.h"
 
+static void write_down(struct idmap *ids)
+{
+    ledger_put_ids(container_of(ids, struct core, ids));
+}
+
 struct core *core_new(const struct core_env *env, const struct core_limits *limits)
 {
     struct core *core = calloc(1, sizeof(*core));
@@ -31,7 +36,7 @@ struct core *core_new(const struct core_env *env, const struct core_limits *limi
     core->memory_timer.fire = extent_create_retry;
     list_init(&core->host_pool_timer.node);
     core->host_pool_timer.fire = host_pool_expire;
-    idmap_init(&core->ids, 1);
+    idmap_init(&core->ids, 1, write_down);
     return core;
 }
 

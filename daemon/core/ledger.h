@@ -8,7 +8,8 @@
 
 struct ledger;
 
-/* Opens (or makes) DIR/ledger. Fails with -errno; a ledger of a newer version is -EPROTO and untouched. */
+/* Opens (or makes) DIR/ledger. Fails with -errno; one that a newer build says is not for ours is -EPROTO,
+ * untouched. */
 int ledger_open(int dir_fd, struct ledger **ret);
 struct ledger *ledger_close(struct ledger *ledger);
 
@@ -20,6 +21,7 @@ void ledger_put_buffer(struct core *core, const struct buffer *buffer);
 void ledger_put_model(struct core *core, const struct model *model);
 void ledger_put_session(struct core *core, const struct session *session);
 void ledger_put_lease(struct core *core, const struct lease *lease);
+void ledger_put_ids(struct core *core); /* idmap.bounds */
 void ledger_drop(struct core *core, uint64_t id);
 
 /* Rows and tombstones between these two become one record: a crash finds all of them or none. They nest. */

@@ -4,9 +4,9 @@
 #include "daemon/core/ledger.h"
 
 enum ledger_type {
-    LEDGER_BATCH = 1,      /* payload: records */
-    LEDGER_DROP = 2,       /* of the row of that id */
-    LEDGER_GENERATION = 3, /* id 0: idmap.base */
+    LEDGER_BATCH = 1, /* payload: records */
+    LEDGER_DROP = 2,  /* of the row of that id */
+    LEDGER_IDS = 3,   /* id 0: idmap.bounds */
     LEDGER_EXTENT = 16,
     LEDGER_ARENA,
     LEDGER_MODEL,
@@ -37,12 +37,12 @@ uint32_t unpack_u32(struct unpack *unpack);
 uint64_t unpack_u64(struct unpack *unpack);
 /* Points into the payload, or NULL. */
 const char *unpack_text(struct unpack *unpack);
+/* A field that rows gained in a later version: 0 where it is not there. */
+uint32_t unpack_later_u32(struct unpack *unpack);
 
 /* A record with the payload (taken: freed). */
 void ledger_write(struct ledger *ledger, enum ledger_type type, uint64_t id, struct pack *pack);
 
-/* Where ids go on counting after the next restart. */
-void ledger_put_base(struct core *core);
 /* A tombstone, where there is something to bury. */
 void ledger_bury(struct ledger *ledger, uint64_t id);
 

@@ -68,6 +68,11 @@ uint64_t unpack_u64(struct unpack *unpack)
     return value;
 }
 
+uint32_t unpack_later_u32(struct unpack *unpack)
+{
+    return unpack->left < sizeof(uint32_t) ? 0 : unpack_u32(unpack);
+}
+
 const char *unpack_text(struct unpack *unpack)
 {
     uint32_t size = unpack_u32(unpack);

@@ -20,7 +20,7 @@ static void put_sessions(struct core *core)
 
 static void put_everything(struct core *core)
 {
-    ledger_put_base(core);
+    ledger_put_ids(core);
     list_for_each (node, &core->arenas) {
         ledger_put_extent(core, list_entry(node, struct arena, node)->extent);
         ledger_put_arena(core, list_entry(node, struct arena, node));
@@ -50,6 +50,10 @@ struct ledger *ledger_ready(struct core *core)
 }
 
 /* ---- Rows ---- */
+
+/* Fields follow these in a row: what they gain goes to the row's end, by itself. */
+_Static_assert(sizeof(struct hbm_encoding) == 8 && sizeof(struct hbm_receipt) == 64 && HBM_RANK_MAX == 8,
+               "rows of every version have them at these sizes");
 
 static void pack_owner(struct pack *pack, struct owner owner)
 {
@@ -179,12 +183,15 @@ void ledger_drop(struct core *core, uint64_t id)
         ledger_bury(core->ledger, id);
 }
 
-void ledger_put_base(struct core *core)
+void ledger_put_ids(struct core *core)
 {
+    const struct idmap_bounds *bounds = &core->ids.bounds;
     struct pack pack = {0};
 
     if (!ledger_ready(core))
         return;
-    pack_u32(&pack, core->ids.base);
-    ledger_write(core->ledger, LEDGER_GENERATION, 0, &pack);
+    pack_u32(&pack, bounds->generation);
+    pack_u32(&pack, bounds->slots); /* since version 2 */
+    pack_u32(&pack, bounds->first);
+    ledger_write(core->ledger, LEDGER_IDS, 0, &pack);
 }

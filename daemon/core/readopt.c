@@ -9,6 +9,8 @@
 #include "daemon/base/cleanup.h"
 #include "daemon/base/log.h"
 
+#define UNRECORDED_GENERATIONS 4096u
+
 int readopt_take_fd(struct readopt *readopt, const char *name)
 {
     for (size_t i = 0; i < readopt->n_kept; i++)
@@ -45,7 +47,8 @@ static bool has_sound_id(struct readopt *readopt, const struct ledger_row *row)
 {
     if (idmap_could_put(&readopt->core->ids, row->id, kind_of(row->type)))
         return true;
-    log_warning("ledger: a row of type %u does not come back: 0x%016" PRIx64 " is no id for it", row->type, row->id);
+    log_warning("ledger: a row of type %u does not come back: 0x%016" PRIx64 " is no id for it", row->type,
+                row->id);
     ledger_drop(readopt->core, row->id);
     return false;
 }
@@ -144,25 +147,37 @@ static int adopt_all(struct readopt *readopt, struct rows rows)
     return error;
 }
 
-/* Ids given from now on are none that were given before, whatever became of them. */
-static int go_on_counting(struct core *core, struct rows rows)
+/* True if the ledger speaks of anything else. */
+static bool read_ids(struct core *core, struct rows rows)
 {
+    struct idmap_bounds *bounds = &core->ids.bounds;
     bool alive = false;
 
     for (size_t i = 0; i < rows.n; i++) {
         struct unpack payload = rows.at[i].payload;
-        if (rows.at[i].type == LEDGER_GENERATION)
-            core->ids.base = unpack_u32(&payload);
-        else
+        if (rows.at[i].type != LEDGER_IDS) {
             alive = true;
+            continue;
+        }
+        bounds->generation = unpack_u32(&payload);
+        bounds->slots = unpack_later_u32(&payload);
+        bounds->first = unpack_later_u32(&payload);
+        if (!bounds->slots) /* version 1 wrote down only where its life began */
+            bounds->generation += UNRECORDED_GENERATIONS;
     }
+    return alive;
+}
+
+/* Ids given from now on are none that were given before, whatever became of them. */
+static int go_on_counting(struct core *core, bool alive)
+{
     if (!alive) {
         int error = ledger_renew(core->ledger);
-        idmap_init(&core->ids, ledger_epoch(core->ledger));
+        idmap_init(&core->ids, ledger_epoch(core->ledger), core->ids.raised);
         return error;
     }
     idmap_seal_holes(&core->ids);
-    ledger_put_base(core);
+    ledger_put_ids(core);
     return 0;
 }
 
@@ -180,11 +195,12 @@ int ledger_readopt(struct core *core, struct kept_fd *kept, size_t n)
     if (error)
         return error;
     core->ids.epoch = ledger_epoch(core->ledger);
+    bool alive = read_ids(core, rows);
     error = adopt_all(&readopt, rows);
     if (!error)
         release_unkept(core, rows);
     if (!error)
-        error = go_on_counting(core, rows);
+        error = go_on_counting(core, alive);
     if (rows.n)
         log_info("re-adopted %u buffers, %u models and %u sessions", core->n_buffers, core->n_models,
                  core->n_sessions);
