@@ -4,9 +4,15 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <sys/vfs.h>
 
 #include "daemon/core/ledger.h"
 #include "daemon/core/residency.h"
+
+#ifndef PID_FS_MAGIC
+#define PID_FS_MAGIC 0x50494446 /* Linux 6.9 */
+#endif
 
 /* In a time that tells nothing of the secret. */
 static bool is_secret(const uint8_t *a, const uint8_t *b)
@@ -26,15 +32,28 @@ static bool process_lives(const struct session *session)
     return !session->process_ended && session->pidfd >= 0 && poll(&pidfd, 1, 0) == 0;
 }
 
+/* Its number may be 0, or another's, where one of us has gone to another PID namespace. A pidfd's inode is its
+ * process's alone, since Linux 6.9; before, all pidfds have the same one. */
+static bool is_its_process(const struct session *session, int32_t pid, int pidfd)
+{
+    struct stat known, calling;
+    struct statfs system;
+
+    if (fstatfs(pidfd, &system) < 0 || system.f_type != PID_FS_MAGIC)
+        return pid > 0 && session->pid == pid;
+    return fstat(session->pidfd, &known) == 0 && fstat(pidfd, &calling) == 0 && known.st_dev == calling.st_dev &&
+           known.st_ino == calling.st_ino;
+}
+
 struct session *session_to_resume(struct core *core, uint64_t id, const uint8_t secret[32],
-                                  const struct principal *who, int32_t pid)
+                                  const struct principal *who, int32_t pid, int pidfd)
 {
     static const uint8_t none[32];
     struct session *session = session_get(core, id);
     bool known = is_secret(secret, session ? session->secret : none) && session;
 
     if (!known || session->state != SESSION_DETACHED || !owner_equal(session->who.owner, who->owner) ||
-        session->pid != pid || !process_lives(session))
+        !process_lives(session) || !is_its_process(session, pid, pidfd))
         return NULL;
     return session;
 }
@@ -133,12 +152,13 @@ static void read_words(struct session *session)
     free(let_go);
 }
 
-void session_resume(struct session *session, const struct principal *who, const char *client,
+void session_resume(struct session *session, const struct principal *who, int32_t pid, const char *client,
                     const struct resume *resume)
 {
     struct core *core = session->core;
 
     session->state = SESSION_OPEN;
+    session->pid = pid;
     session->who = *who;
     snprintf(session->client, sizeof(session->client), "%s", client);
     ledger_put_session(core, session);

@@ -70,15 +70,15 @@ struct resume {
     uint32_t n_lost;
     uint64_t *sorted; /* room for n_leases */
 };
-/* The session of that id, if it is detached, that secret is its own, and `who` with `pid` is whom it belongs to. NULL
- * says not which. */
+/* The session of that id, if it is detached, that secret is its own, and `who` with `pidfd` is whom it belongs to; `pid`
+ * counts where the kernel can't tell by pidfds. NULL says not which. */
 struct session *session_to_resume(struct core *core, uint64_t id, const uint8_t secret[32], const struct principal *who,
-                                  int32_t pid);
+                                  int32_t pid, int pidfd);
 /* Fills `lost` and changes nothing. */
 void session_compare(struct session *session, struct resume *resume);
 /* Its client is back, on session->link: leases that it does not list end, and what it maps now is counted as mapped.
  * May end transitions that waited for it. session_compare comes before. */
-void session_resume(struct session *session, const struct principal *who, const char *client,
+void session_resume(struct session *session, const struct principal *who, int32_t pid, const char *client,
                     const struct resume *resume);
 
 /* The client is gone: HUP, violation, kick or BYE (clean = it unmapped everything first). */

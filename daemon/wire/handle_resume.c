@@ -40,8 +40,9 @@ static void resume(struct link *link, const struct packet_header *header, const 
                             .slots = bytes + request->n_leases,
                             .lost = lost,
                             .sorted = sorted};
+    const struct peer *peer = &link->peer;
     struct session *session =
-        session_to_resume(link->core, request->session, request->secret, &link->peer.who, link->peer.pid);
+        session_to_resume(link->core, request->session, request->secret, &peer->who, peer->pid, peer->pidfd);
 
     if (!session) {
         turn_away(link, header, HBM_E_NOT_FOUND, "no session of that id waits for you");
@@ -59,7 +60,7 @@ static void resume(struct link *link, const struct packet_header *header, const 
     timer_stop(link->core, &link->hello);
     link->state = LINK_OPEN;
     link_take_session(link, session);
-    session_resume(session, &link->peer.who, request->client, &resume);
+    session_resume(session, &peer->who, peer->pid, request->client, &resume);
 }
 
 void handle_resume(struct link *link, const struct packet_header *header, struct packet *packet)

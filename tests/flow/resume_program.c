@@ -14,6 +14,7 @@
 #define TENSORS 4
 #define BYTES (256 * 1024)
 
+static const char *prefix = ""; /* of its names: several may run as one user */
 static hbm_session *session;
 static hbm_model *model;
 static hbm_lease *mine, *roving;
@@ -24,6 +25,14 @@ static char first_error[512];
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 /* A safe point lets go of what is held, in every thread: nobody may be reading it then. */
 static pthread_rwlock_t step = PTHREAD_RWLOCK_WRITER_NONRECURSIVE_INITIALIZER_NP;
+
+static const char *full(const char *name)
+{
+    static _Thread_local char text[64];
+
+    snprintf(text, sizeof(text), "%s%s", prefix, name);
+    return text;
+}
 
 static double now(void)
 {
@@ -126,7 +135,7 @@ static void *attach_and_detach(void *unused)
     while (!stop) {
         hbm_lease *lease = NULL;
         struct hbm_info info;
-        int error = hbm_attach(session, "kept", HBM_RO, 0, 20000, &lease);
+        int error = hbm_attach(session, full("kept"), HBM_RO, 0, 20000, &lease);
         note("attach", error);
         if (error)
             continue;
@@ -187,23 +196,24 @@ static void publish(void)
             .name = names[i], .group = names[i], .dtype = HBM_U8, .rank = 1, .dims = {BYTES}};
     }
     must("publish",
-         hbm_publish_begin(session, &(struct hbm_publish){.name = "m", .buffers = rows, .n_buffers = TENSORS}, 1000,
-                           &building, &must_build));
+         hbm_publish_begin(session, &(struct hbm_publish){.name = full("m"), .buffers = rows, .n_buffers = TENSORS},
+                           1000, &building, &must_build));
     for (unsigned i = 0; i < TENSORS; i++) {
         struct hbm_info info;
         hbm_model_buffer(building, i, &info);
         fill(info.pointer, (int)i + 1, info.size);
     }
     must("commit", hbm_publish_commit(building));
-    must("attach the model", hbm_model_attach(session, "m", HBM_RO, 0, 1000, &model));
+    must("attach the model", hbm_model_attach(session, full("m"), HBM_RO, 0, 1000, &model));
 }
 
 static hbm_lease *alloc(const char *name, int value, uint32_t flags)
 {
     hbm_lease *lease;
 
-    must(name, hbm_alloc(session, &(struct hbm_spec){.size = BYTES, .dtype = HBM_U8, .name = name, .flags = flags},
-                         &lease));
+    must(name,
+         hbm_alloc(session, &(struct hbm_spec){.size = BYTES, .dtype = HBM_U8, .name = full(name), .flags = flags},
+                   &lease));
     fill(hbm_pointer(lease), value, BYTES);
     return lease;
 }
@@ -253,8 +263,9 @@ static void build_half(void)
         error = hbm_publish_commit(half);
         half = NULL;
     } else {
-        error = hbm_publish_begin(session, &(struct hbm_publish){.name = "half", .buffers = &row, .n_buffers = 1},
-                                  1000, &half, &must_build);
+        error =
+            hbm_publish_begin(session, &(struct hbm_publish){.name = full("half"), .buffers = &row, .n_buffers = 1},
+                              1000, &half, &must_build);
     }
     printf("{\"error\": %d}\n", error);
 }
@@ -267,6 +278,8 @@ int main(int argc, char **argv)
 
     if (argc < 2)
         return 2;
+    if (argc > 2)
+        prefix = argv[2];
     setvbuf(stdout, NULL, _IOLBF, 0);
     must("open", hbm_open(&(struct hbm_options){.runtime_dir = argv[1], .reconnect_ms = 20000}, &session));
     find_device();

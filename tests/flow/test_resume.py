@@ -5,6 +5,8 @@ import fcntl
 import json
 import mmap
 import os
+import pathlib
+import re
 import signal
 import struct
 import subprocess
@@ -13,8 +15,8 @@ import time
 import pytest
 
 import wire
-from conftest import BUILD, ROOT
-from helpers import sanitizer_flags
+from conftest import BUILD, ROOT, Daemon
+from helpers import root_only, sanitizer_flags
 
 RETRY, BUILDER_DIED, DISCONNECTED = -34, -24, -28
 BAD_VERSION, INVALID, NOT_FOUND = -2, -3, -4
@@ -31,9 +33,9 @@ def binary(tmp_path_factory):
 
 
 class Holder:
-    def __init__(self, binary, daemon):
+    def __init__(self, binary, daemon, prefix=""):
         self.daemon = daemon
-        self.process = subprocess.Popen([str(binary), str(daemon.runtime_dir)], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        self.process = subprocess.Popen([str(binary), str(daemon.runtime_dir), prefix], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                                         text=True, bufsize=1)
         self.start = self.hear()
 
@@ -186,6 +188,53 @@ def test_a_full_stop_is_the_end_of_the_session_and_not_of_its_memory(daemon, hol
     assert holder.ask("ping")["error"] == DISCONNECTED
     now = holder.ask("show")
     assert (now["mine"], now["model"]) == (holder.start["mine"], holder.start["model"])
+
+
+class Elsewhere(Daemon):
+    """In a PID namespace of its own, which its clients are not in: to it, each of them has the number 0."""
+
+    def command(self):
+        return ["unshare", "--pid", "--fork", "--mount-proc", *super().command()]
+
+    def outside(self, pid):
+        """The number that we know its process by."""
+        ours = [row.parent.name for row in pathlib.Path("/proc").glob("[0-9]*/status") if self.is_ours(row, pid)]
+        assert len(ours) == 1, ours
+        return int(ours[0])
+
+    def is_ours(self, path, pid):
+        try:
+            numbers = re.search(r"^NSpid:\t(.*)$", path.read_text(encoding="ascii"), re.M)[1].split()
+            return numbers[1:] == [str(pid)] and str(self.home) in (path.parent / "cmdline").read_text(encoding="ascii")
+        except OSError:
+            return False
+
+    def stop(self, seconds=20):
+        if self.process.poll() is None:
+            os.kill(self.outside(1), signal.SIGTERM)
+        return self.process.wait(seconds)
+
+
+@root_only
+def test_an_owner_in_another_pid_namespace_knows_its_clients_by_their_pidfds(binary):
+    """FAULTS 16 and 26: SO_PEERCRED says 0 for all of them."""
+    daemon = Elsewhere(supervise=True)
+    try:
+        daemon.start()
+        holders = [Holder(binary, daemon, prefix) for prefix in ("a", "b")]
+        assert [row["pid"] for row in daemon.rpc("hbm.sessions")] == [0, 0]
+        for _ in range(2):
+            old = daemon.pid
+            os.kill(daemon.outside(old), signal.SIGKILL)
+            back(daemon, old)
+            daemon.wait_for(lambda: [row["state"] for row in daemon.rpc("hbm.sessions")] == ["open", "open"])
+            assert [holder.ask("ping")["error"] for holder in holders] == [0, 0]
+            for holder in holders:
+                holder.unharmed()
+        assert [holder.end() for holder in holders] == [0, 0]
+        daemon.wait_for(lambda: not daemon.rpc("hbm.sessions"))
+    finally:
+        daemon.close()
 
 
 # ---- The message ----

@@ -2,6 +2,7 @@
 #include "core_cases.h"
 #include "core_world.h"
 
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -31,6 +32,7 @@ struct known {
     uint8_t secret[32];
     struct principal who;
     int32_t pid;
+    int pidfd; /* 0: that of this process */
     uint64_t leases[8], slots[LOCKWORD_SLOTS / 64], lost[8], sorted[8];
     uint32_t n, n_lost;
 };
@@ -65,7 +67,12 @@ static void ignore_op(struct session *session, uint64_t op, int error)
 
 static struct session *to_resume(const struct known *known)
 {
-    return session_to_resume(w.core, known->id, known->secret, &known->who, known->pid);
+    int pidfd = known->pidfd ? known->pidfd : (int)syscall(SYS_pidfd_open, getpid(), 0);
+    struct session *session = session_to_resume(w.core, known->id, known->secret, &known->who, known->pid, pidfd);
+
+    if (!known->pidfd)
+        close(pidfd);
+    return session;
 }
 
 static struct session *come_back(struct known *known)
@@ -84,7 +91,7 @@ static struct session *come_back(struct known *known)
     told = 0;
     session_compare(session, &resume);
     known->n_lost = resume.n_lost;
-    session_resume(session, &known->who, "again", &resume);
+    session_resume(session, &known->who, known->pid, "again", &resume);
     assert_int_equal(session->state, SESSION_OPEN);
     return session;
 }
@@ -151,12 +158,35 @@ static void only_the_process_with_the_secret_gets_it(void **state)
     other.who = alice;
     other.who.owner.listener++;
     assert_null(to_resume(&other));
-    other = known;
-    other.pid++;
-    assert_null(to_resume(&other));
     assert_non_null(to_resume(&known));
     session_gone(session_get(w.core, known.id), false, "killed");
     assert_null(to_resume(&known));
+}
+
+/* Of two in other PID namespaces, both have the number 0; one that is in ours now had another. */
+static void a_process_is_known_by_its_pidfd_and_not_by_its_number(void **state)
+{
+    (void)state;
+    struct session *session = client(&w, alice);
+    struct known known = known_of(session), other;
+    assert_int_equal(world_restart(&w), 0);
+    other = known;
+    pid_t child = fork();
+    if (child == 0)
+        for (;;)
+            pause();
+    other.pidfd = (int)syscall(SYS_pidfd_open, child, 0);
+    assert_null(to_resume(&other));
+    kill(child, SIGKILL);
+    assert_int_equal(waitpid(child, NULL, 0), child);
+    close(other.pidfd);
+    known.pid = 0;
+    session = come_back(&known);
+    assert_int_equal(session->pid, 0);
+    assert_int_equal(world_restart(&w), 0);
+    known.pid = 77;
+    session = come_back(&known);
+    assert_int_equal(session->pid, 77);
 }
 
 static void a_process_that_has_ended_cannot_come_back_by_its_number(void **state)
@@ -294,6 +324,7 @@ int core_resume_cases(void)
     static const struct CMUnitTest tests[] = {
         CASE(a_client_takes_its_session_up_again),
         CASE(only_the_process_with_the_secret_gets_it),
+        CASE(a_process_is_known_by_its_pidfd_and_not_by_its_number),
         CASE(a_process_that_has_ended_cannot_come_back_by_its_number),
         CASE(leases_that_never_arrived_end),
         CASE(leases_that_are_not_known_are_told_and_their_slots_left_alone),
