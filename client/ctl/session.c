@@ -9,12 +9,13 @@
 #include "client/ctl/runtime_dir.h"
 
 #define POLL_MS 100
+#define RECONNECT_MS 3000 /* whoever waits here is a person, or their script: sooner told than kept waiting */
 
 int session_open(const struct cli *cli, hbm_session **ret)
 {
     char directory[sizeof(((struct sockaddr_un *)0)->sun_path) - sizeof("/hbmd.sock") + 1];
     int status = runtime_dir(cli, directory, sizeof(directory));
-    struct hbm_options options = {.runtime_dir = directory, .client = "hbmctl"};
+    struct hbm_options options = {.runtime_dir = directory, .client = "hbmctl", .reconnect_ms = RECONNECT_MS};
 
     if (status)
         return status;

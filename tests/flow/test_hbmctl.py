@@ -283,6 +283,16 @@ def test_a_hold_ends_with_its_session(shared):
     assert holder.returncode == 1 and "ended this session" in told
 
 
+def test_a_hold_of_a_daemon_that_does_not_come_back_ends_before_its_person_gives_up(daemon):
+    put(daemon, "w", b"w")
+    holder = subprocess.Popen([str(BUILD / "hbmctl"), "--runtime-dir", str(daemon.runtime_dir), "attach", "w", "--hold", "60"],
+                              stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    holder.stdout.readline()
+    daemon.kill9()
+    _, told = holder.communicate(timeout=15)
+    assert holder.returncode == 3 and len(told.splitlines()) == 1, told
+
+
 def test_a_save_of_what_a_lossy_codec_touched_says_so(shared):
     path = safetensors(shared.home / "m.safetensors", {"a.0.w": ("F32", (64, 64), os.urandom(64 * 64 * 4)), "b.0.w": ("U8", (64,), bytes(64))})
     ctl_done(shared, "load", path, "--as", "m")
