@@ -6,7 +6,7 @@
 #include <sys/statvfs.h>
 
 #include "daemon/base/log.h"
-#include "daemon/core/device.h"
+#include "daemon/core/books.h"
 #include "daemon/server.h"
 
 static uint64_t machine_memory(void)
@@ -158,6 +158,7 @@ static void ready(void *context, uint32_t index, const struct job_start_reply *r
     if (device->state != DEVICE_DRAINED)
         device->state = DEVICE_READY;
     server->device_up[index] = true;
+    books_ask(server->core, device);
     log_info("device %u %s %s: %s, %" PRIu64 " MiB to hand out, %" PRIu64 " MiB host, %" PRIu64 " MiB disk", index,
              device->uuid, device->name, first ? "ready" : "ready again", device->capacity[HBM_TIER_DEVICE] >> 20,
              device->capacity[HBM_TIER_HOST] >> 20, device->capacity[HBM_TIER_DISK] >> 20);

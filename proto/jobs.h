@@ -37,6 +37,13 @@ struct job_range {
     uint64_t bytes;
 };
 
+/* A process that the driver names as using the device. */
+struct job_holder {
+    uint32_t pid;
+    uint32_t unused;
+    uint64_t bytes; /* UINT64_MAX: it does not say how much */
+};
+
 #define JOB_CHECKSUM 1u
 #define JOB_VERIFY 2u
 

@@ -26,6 +26,7 @@ int run_attach(const struct cli *cli);
 /* Show: an RPC result for people. */
 void show_status(const struct cli *cli, const cJSON *status);
 void show_devices(const struct cli *cli, const cJSON *devices);
+void show_who(const struct cli *cli, const cJSON *devices);
 void show_models(const struct cli *cli, const cJSON *models);
 void show_sessions(const struct cli *cli, const cJSON *sessions);
 void show_ops(const struct cli *cli, const cJSON *ops);

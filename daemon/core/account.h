@@ -8,6 +8,7 @@ struct account {
     struct owner owner;
     uint64_t bytes[HBM_TIERS];
     uint32_t buffers, sessions, ops;
+    unsigned row; /* of whoever walks over all accounts */
 };
 
 /* Found or made; NULL if memory is out. Accounts stay until the core goes: there are as many as users. */

@@ -25,9 +25,9 @@ struct core *core_new(const struct core_env *env, const struct core_limits *limi
         free(core);
         return NULL;
     }
-    struct list *lists[] = {&core->devices,  &core->accounts, &core->arenas, &core->buffers, &core->models,
+    struct list *lists[] = {&core->devices,  &core->accounts, &core->extents, &core->arenas, &core->buffers, &core->models,
                             &core->sessions, &core->ops,      &core->timers, &core->memory_waiters,
-                            &core->host_pool};
+                            &core->host_pool, &core->books_waiters};
     for (size_t i = 0; i < sizeof(lists) / sizeof(lists[0]); i++)
         list_init(lists[i]);
     list_init(&core->quarantine_timer.node);

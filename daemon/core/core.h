@@ -73,9 +73,11 @@ struct core {
     struct idmap ids;
     struct events events;
     struct ledger *ledger; /* NULL: nothing is remembered (tests) */
-    struct list devices, accounts, arenas, buffers, models, sessions, ops, timers;
+    struct list devices, accounts, extents, arenas, buffers, models, sessions, ops, timers;
     struct list memory_waiters; /* struct extent_create, oldest first */
     struct list host_pool;      /* released host extents: daemon/core/host_pool.c */
+    struct list books_waiters;  /* struct books_wait */
+    uint32_t books_asked;       /* devices whose driver has not answered yet */
     void *buffer_names, *model_names; /* tsearch roots: daemon/core/names.c */
     uint32_t n_devices, n_buffers, n_models, n_sessions, n_leases, n_ops, n_quarantined;
     uint64_t visits;        /* walks that mark what they have seen */

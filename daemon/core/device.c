@@ -16,6 +16,7 @@ struct device *device_add(struct core *core, const char *uuid, const char *name,
 
     if (!device)
         return NULL;
+    device->core = core;
     device->index = core->n_devices++;
     device->is_cuda = is_cuda;
     device->granularity = 4096;

@@ -3,9 +3,18 @@
 
 #include "daemon/core/core.h"
 
+/* The driver's word about a device, as its worker last brought it. */
+struct books {
+    struct job job;
+    bool asked;     /* the job is under way */
+    uint64_t at_ms; /* 0: never answered */
+    struct job_query_reply said;
+};
+
 enum device_state { DEVICE_STARTING, DEVICE_READY, DEVICE_DRAINED, DEVICE_FAILED };
 
 struct device {
+    struct core *core;
     struct list node;
     uint32_t index;
     char uuid[HBM_UUID_MAX];
@@ -18,6 +27,7 @@ struct device {
     bool can_fd, can_cuda_ipc;
     int32_t worker_pid;           /* 0: none now */
     uint32_t worker_restarts;
+    struct books books;           /* daemon/core/books.c's */
 };
 
 /* capacity 0 in a tier means the tier is not there. Index is the order of adding. NULL if memory is out. */

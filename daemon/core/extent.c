@@ -76,6 +76,7 @@ struct extent *extent_unref(struct extent *extent)
     ledger_drop(core, extent->id);
     unstore(extent);
     idmap_remove(&core->ids, extent->id);
+    list_unlink(&extent->node);
     if (host_pool_put(extent))
         extent->device->used[extent->tier] += extent->size; /* and goes on being used, there */
     else if (is_known_to_worker(extent))
@@ -207,6 +208,7 @@ static void make_extent(struct extent_create *create, int fd, uint64_t token)
         return;
     }
     extent->id = id;
+    list_append(&create->core->extents, &extent->node);
     extent->fd = fd;
     extent->token = token ? token : create->kind == JOB_EXTENT_HOST ? id : 0;
     memcpy(extent->ipc_handle, create->job.reply.create.ipc_handle, sizeof(extent->ipc_handle));
@@ -348,6 +350,7 @@ struct extent *extent_adopt(struct core *core, uint64_t id, struct device *devic
         return NULL;
     }
     extent->id = id;
+    list_append(&core->extents, &extent->node);
     extent->fd = fd;
     extent->token = kind == JOB_EXTENT_HOST ? id : 0;
     extent->stored = fd >= 0;

@@ -9,6 +9,7 @@ struct extent {
     unsigned refs;
     uint64_t id;
     struct core *core;
+    struct list node; /* core->extents */
     struct device *device;
     struct account *account;
     enum hbm_tier tier;

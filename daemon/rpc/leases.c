@@ -64,7 +64,7 @@ struct lease_entry *lease_index_next(struct lease_index *index, struct lease_ent
     return entry + 1 < index->entries + index->n && entry[1].held == entry->held ? entry + 1 : NULL;
 }
 
-static bool locked(const struct mapping *mapping)
+bool mapping_is_locked(const struct mapping *mapping)
 {
     const struct session *session = mapping->session;
 
@@ -82,11 +82,11 @@ bool lease_entry_locked(struct lease_entry *entry, const struct arena *arena)
         if (!mapping || (arena && mapping->arena != arena))
             continue;
         entry->hint = at;
-        if (arena || locked(mapping))
-            return locked(mapping);
+        if (arena || mapping_is_locked(mapping))
+            return mapping_is_locked(mapping);
     }
     /* A reader of a buffer that was replaced has the old memory, which belongs to no arena any more. */
-    return arena && lease->buffer && lease->n_mappings && locked(lease->mappings[0]);
+    return arena && lease->buffer && lease->n_mappings && mapping_is_locked(lease->mappings[0]);
 }
 
 static void write_leases(struct writer *writer, struct lease_index *index, const void *held,

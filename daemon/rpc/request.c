@@ -24,6 +24,7 @@ static struct request *request_new(struct connection *connection, struct batch *
     request->connection = connection;
     request->batch = batch;
     list_init(&request->wait.node);
+    list_init(&request->books.node);
     list_init(&request->timer.node);
     list_append(&connection->requests, &request->node);
     connection->n_requests++;
@@ -35,6 +36,7 @@ struct request *request_free(struct request *request)
     if (request->timer.at_ms)
         timer_stop(request->core, &request->timer);
     list_unlink(&request->wait.node);
+    list_unlink(&request->books.node);
     list_unlink(&request->node);
     if (request->connection)
         request->connection->n_requests--;

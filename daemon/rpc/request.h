@@ -1,6 +1,7 @@
 /* One request: from its JSON to a handler, and to the one answer it gets. */
 #pragma once
 
+#include "daemon/core/books.h"
 #include "daemon/core/op.h"
 #include "daemon/rpc/connection.h"
 #include "daemon/rpc/method.h"
@@ -18,6 +19,7 @@ struct request {
     bool with_verb; /* the core has the call */
     bool async;
     struct op_wait wait;
+    struct books_wait books;
     uint64_t about;             /* id of the op or session that it is about */
     char subject[HBM_NAME_MAX]; /* name of what it is about */
     struct timer timer;

@@ -12,7 +12,8 @@ void write_keepers(struct writer *writer, const char *key, struct lease_index *i
 void write_model(struct writer *writer, struct lease_index *index, const struct principal *who,
                  const struct model *model);
 void write_session(struct writer *writer, const struct session *session);
-void write_devices(struct writer *writer, const char *key, const struct core *core);
+void write_devices(struct writer *writer, const char *key, struct core *core);
+void write_unaccounted(struct writer *writer, const struct core *core, const struct device *device);
 /* rows: those of the op as well. */
 void write_op(struct writer *writer, const char *key, const struct op *op, bool rows);
 /* The op's rows as the verb's result, a list. */

@@ -6,6 +6,8 @@
 #include "daemon/rpc/dispatch.h"
 #include "daemon/rpc/rows.h"
 
+#define BOOKS_FRESH_MS 1000
+
 static void write_tiers(struct writer *writer, const struct device *device)
 {
     write_open(writer, "tiers", '[');
@@ -25,11 +27,19 @@ static void write_tiers(struct writer *writer, const struct device *device)
     write_close(writer, ']');
 }
 
-void write_devices(struct writer *writer, const char *key, const struct core *core)
+/* The answer is never waited for here: it is there for whoever looks next. */
+static void refresh(struct core *core, struct device *device)
+{
+    if (device->worker_pid && core_now(core) >= device->books.at_ms + BOOKS_FRESH_MS)
+        books_ask(core, device);
+}
+
+void write_devices(struct writer *writer, const char *key, struct core *core)
 {
     write_open(writer, key, '[');
     list_for_each (node, &core->devices) {
-        const struct device *device = list_entry(node, struct device, node);
+        struct device *device = list_entry(node, struct device, node);
+        refresh(core, device);
         write_open(writer, NULL, '{');
         write_number(writer, "index", device->index);
         write_string(writer, "uuid", device->uuid);
@@ -42,6 +52,7 @@ void write_devices(struct writer *writer, const char *key, const struct core *co
             write_null(writer, "worker_pid");
         write_number(writer, "worker_restarts", device->worker_restarts);
         write_tiers(writer, device);
+        write_unaccounted(writer, core, device);
         write_close(writer, '}');
     }
     write_close(writer, ']');

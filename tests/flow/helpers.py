@@ -43,6 +43,10 @@ def host_only(test):
     return test if DEVICE == "host" else None
 
 
+def gpu_only(test):
+    return test if DEVICE == "cuda" else None
+
+
 root_only = pytest.mark.skipif(os.geteuid() != 0, reason="needs root: other users, mounts")
 
 

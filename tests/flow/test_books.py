@@ -2,7 +2,8 @@
 import os
 import re
 
-from helpers import (MIB, Client, child, client, client_program, ctl_done, host_only, load_layers, module_daemon, program, put, shared, used)
+from helpers import (MIB, OTHER, Client, as_user, child, client, ctl_done, ctl_refused, gpu_only, hash_of, host_only, let_others_in,
+                     load_layers, module_daemon, put, refused, root_only, shared, used)
 from tables import publish
 from wire import KEEP, RO, RW
 
@@ -118,3 +119,120 @@ def test_show_prints_what_keeps_a_buffer(shared):
     put(shared, "w", b"w")
     text = ctl_done(shared, "show", "w")
     assert "kept_by\n  it was allocated to be kept without leases; hbmctl free id:0x" in text
+
+
+# ---- Who holds what ----
+
+def who(daemon, *device):
+    rows = daemon.rpc("hbm.who", list(device))
+    assert len(rows) == 1, rows
+    return rows[0]
+
+
+def test_who_names_each_holder_by_tier_and_what_is_nobodys(shared, child, client):
+    put(shared, "idle", b"i" * (3 * MIB))
+    ctl_done(shared, "offload", "idle", "--to", "disk")
+
+    def hold(say):
+        link = Client(shared.socket)
+        link.hello("engine")
+        held = link.alloc(4 * MIB, "w"), link.alloc(MIB, "x")
+        link.unlock(held[1][0]["slot"])
+        say()
+        return link, held
+
+    kept = []
+    holder = child(lambda say: kept.append(hold(say)))
+    holder.heard()
+    row = who(shared)
+    [session] = row["sessions"]
+    assert (session["pid"], session["client"], session["state"], session["leases"]) == (holder.pid, "engine", "open", 2)
+    assert (session["device"], session["host"], session["disk"], session["locked"]) == (5 * MIB, 0, 0, 4 * MIB)
+    [account] = row["accounts"]
+    assert (account["uid"], account["device"], account["disk"]) == (os.getuid(), 5 * MIB, 3 * MIB)
+    assert account["unmapped"] == {"device": 0, "host": 0, "disk": 3 * MIB}
+    assert row["ledger"] == used(shared) == 5 * MIB
+    text = ctl_done(shared, "who")
+    assert "5.0 MiB in the ledger" in text and f"{holder.pid}  engine" in text and "mapped by nobody" in text
+    ctl_done(shared, "free", "idle")
+
+
+@host_only
+def test_of_the_machines_memory_the_driver_knows_no_holders_and_that_is_said(shared):
+    row = who(shared, "0")
+    assert row["unaccounted"] is None and row["processes"] is None
+    assert 0 < row["driver"]["used"] < row["driver"]["total"] and row["driver"]["seconds"] < 5
+    assert "what else is in use is not known" in ctl_done(shared, "who")
+    assert all(device["unaccounted"] is None for device in shared.rpc("hbm.status")["devices"])
+
+
+@gpu_only
+def test_what_the_driver_counts_is_what_the_ledger_has_and_the_rest_is_named(shared, child):
+    """The test's own process uses no GPU, so what is unaccounted is small or somebody else's, by pid."""
+    put(shared, "w", b"w" * (256 * MIB))
+    hash_of(shared, "w")
+    row = who(shared, "0")
+    assert row["driver"]["used"] >= row["ledger"] >= 256 * MIB
+    assert row["unaccounted"] == shared.rpc("hbm.devices")[0]["unaccounted"]
+    assert {one["is"] for one in row["processes"]} <= {"worker", "client", "other"}
+    workers = [one for one in row["processes"] if one["is"] == "worker"]
+    assert all(one["name"].startswith("hbm-worker") for one in workers)
+    ctl_done(shared, "free", "w")
+
+
+def test_a_client_that_died_holding_most_of_the_device_is_in_the_books_until_it_is_freed(make_daemon, child):
+    """CASES 27: named with what is awaited, freed without a restart."""
+    daemon = make_daemon(config="device_bytes = 64MiB\n").start()
+
+    def hang_up(say):
+        link = Client(daemon.socket)
+        link.hello("engine")
+        link.alloc(60 * MIB, "most")
+        link.socket.close()
+        say()
+
+    victim = child(hang_up)
+    victim.heard()
+    daemon.wait_for(lambda: daemon.rpc("hbm.status")["quarantined"])
+    [session] = who(daemon)["sessions"]
+    assert (session["pid"], session["device"]) == (victim.pid, 60 * MIB)
+    assert session["state"] == "quarantined" and session["awaiting"] == "its process to end"
+    assert f"{victim.pid}  engine" in ctl_done(daemon, "who")
+    with Client(daemon.socket) as other:
+        other.hello()
+        with refused("NO_MEMORY"):
+            other.alloc(32 * MIB)
+        pid = daemon.pid
+        victim.kill()
+        daemon.wait_for(lambda: used(daemon) == 0)
+        other.alloc(60 * MIB)
+        assert who(daemon)["sessions"][0]["pid"] == os.getpid() and daemon.pid == pid
+
+
+@root_only
+def test_of_others_only_the_sum_is_seen(shared, client):
+    client.alloc(2 * MIB, "mine")
+    let_others_in(shared)
+    with as_user(OTHER):
+        operator = shared.operator()
+    with operator:
+        row = operator.rpc("hbm.who")[0]
+    assert row["accounts"] == [] and row["sessions"] == [] and row["others"]["device"] == 2 * MIB
+
+
+def test_who_asks_for_a_device_that_is_served(shared):
+    ctl_refused(shared.ctl("who", "7"), 1, "no such device", "7", "hbmctl devices")
+    assert who(shared, shared.rpc("hbm.devices")[0]["uuid"])["index"] == 0
+
+
+def test_who_answers_while_the_worker_hangs(make_daemon):
+    """With what was last heard, its age beside it, or with null."""
+    os.environ["HBM_WORKER_FAULT"] = "query:hang:1"
+    try:
+        daemon = make_daemon().start()
+    finally:
+        del os.environ["HBM_WORKER_FAULT"]
+    put(daemon, "w", b"w" * MIB)
+    row = who(daemon)
+    assert row["driver"] is None and row["accounts"][0]["device"] == MIB
+    assert "the driver has not answered" in ctl_done(daemon, "who")

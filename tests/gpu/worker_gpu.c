@@ -502,6 +502,42 @@ static void clients_lists_who_has_a_context(void)
     ask_drop(&worker, &e);
 }
 
+/* What the books are made of; how the driver counts an exported extent is printed, not assumed. */
+static void the_driver_names_the_worker_and_counts_what_it_made(void)
+{
+    struct ask_extent e = {.fd = -1}, block = {.fd = -1};
+    uint64_t hash, before = query().used_bytes, context = 0, both = 0;
+    const uint64_t size = 512 * MIB;
+    bool good = is(ask_create(&worker, JOB_EXTENT_DEVICE, size, &e), 0);
+    uint64_t with = query().used_bytes;
+
+    printf("# used before %llu, with an extent of %llu: %llu\n", (unsigned long long)before,
+           (unsigned long long)size, (unsigned long long)with);
+    ok(good && with >= before + size && with < before + size + 64 * MIB,
+       "an extent shows in what the driver counts as used");
+    good = is(ask_create(&worker, JOB_EXTENT_CUDA_IPC, size, &block), 0) &&
+           is(ask_hash(&worker, &e, 0, 4, &hash), 0);
+    struct job_query_reply said = query();
+    for (uint32_t i = 0; i < said.n && i < 32; i++) {
+        printf("# the driver counts %llu bytes of pid %u%s\n", (unsigned long long)said.holders[i].bytes,
+               said.holders[i].pid, said.holders[i].pid == (uint32_t)worker.pid ? ", the worker" : "");
+        if (said.holders[i].pid == (uint32_t)worker.pid)
+            both = said.holders[i].bytes;
+    }
+    ask_drop(&worker, &block);
+    said = query();
+    for (uint32_t i = 0; i < said.n && i < 32; i++)
+        if (said.holders[i].pid == (uint32_t)worker.pid)
+            context = said.holders[i].bytes;
+    printf("# the worker with %llu MiB exported, %llu MiB in a block: %llu; without the block: %llu\n",
+           (unsigned long long)(size / MIB), (unsigned long long)(size / MIB), (unsigned long long)both,
+           (unsigned long long)context);
+    ok(good && said.tells_holders && said.n >= 1, "the driver tells who uses the device");
+    ok(!both || both >= context + size, "and counts a cuda-ipc block as the worker's");
+    ask_drop(&worker, &e);
+    ok(query().used_bytes < with - size / 2, "until it is dropped");
+}
+
 int main(int argc, char **argv)
 {
     program = argc > 1 ? argv[1] : getenv("HBM_WORKER_CUDA") ? getenv("HBM_WORKER_CUDA") : "build/hbm-worker-cuda";
@@ -525,6 +561,7 @@ int main(int argc, char **argv)
     host_extents_with_a_token_stay_mapped();
     a_thousand_jobs_leave_memory_and_fds_as_they_were();
     clients_lists_who_has_a_context();
+    the_driver_names_the_worker_and_counts_what_it_made();
     ok(ask_stop(&worker) == 0, "the worker ends with 0 at end of file");
     printf("%u passed, %u failed\n", passed, failed);
     return failed != 0;

@@ -2,6 +2,7 @@
 #pragma once
 
 int core_move_cases(void);
+int core_books_cases(void);
 int core_code_cases(void);
 int core_file_cases(void);
 int core_ledger_cases(void);

@@ -181,6 +181,9 @@ int core_job_run(struct world *world, struct job *job)
     switch (job->opcode) {
     case JOB_CLIENTS:
         return tell_listed(world, job);
+    case JOB_QUERY:
+        job->reply.query = world->said;
+        return 0;
     case JOB_CREATE:
         return run_create(world, job);
     case JOB_COPY:

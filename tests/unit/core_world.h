@@ -42,6 +42,7 @@ struct world {
     unsigned n_blocks;
     int32_t listed_pid; /* NVML still lists it */
     bool mute;          /* NVML does not tell */
+    struct job_query_reply said; /* of the device */
 };
 
 /* With a ledger in a directory of its own. */

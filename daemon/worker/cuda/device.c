@@ -46,6 +46,15 @@ int device_start(const struct job_start_request *request, struct job_start_reply
     return extent_granularity(&reply->granularity, failure);
 }
 
+static void list_holder(unsigned pid, uint64_t bytes, void *context)
+{
+    struct job_query_reply *reply = context;
+
+    if (reply->n < sizeof(reply->holders) / sizeof(reply->holders[0]))
+        reply->holders[reply->n] = (struct job_holder){.pid = pid, .bytes = bytes};
+    reply->n++;
+}
+
 int device_query(struct job_query_reply *reply, struct failure *failure)
 {
     struct nvml_memory memory;
@@ -57,10 +66,14 @@ int device_query(struct job_query_reply *reply, struct failure *failure)
         return failure->error;
     reply->has_context = active != 0;
     reply->total_bytes = reply->free_bytes = total_bytes;
-    if (nvml_memory(served, &memory))
+    if (nvml_memory(served, &memory)) {
         reply->free_bytes = memory.free < total_bytes ? memory.free : total_bytes;
-    else if (context_free_bytes(&free_now))
+        reply->used_bytes = memory.used;
+    } else if (context_free_bytes(&free_now)) {
         reply->free_bytes = free_now;
+        reply->used_bytes = total_bytes - free_now;
+    }
+    reply->tells_holders = nvml_each_holder(served, list_holder, reply);
     return 0;
 }
 
@@ -69,10 +82,11 @@ struct listing {
     struct job_clients_reply *reply;
 };
 
-static void list_if_asked(unsigned pid, void *context)
+static void list_if_asked(unsigned pid, uint64_t bytes, void *context)
 {
     struct listing *l = context;
 
+    (void)bytes;
     for (uint32_t i = 0; i < l->reply->n; i++)
         if (l->reply->pids[i] == pid)
             return; /* on another GPU as well */

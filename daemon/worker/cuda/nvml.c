@@ -18,13 +18,24 @@ struct process {
     unsigned gpu_instance, compute_instance;
 };
 
+/* nvmlMemory_t and nvmlMemory_v2_t: the first counts what the driver reserves for itself as used. */
+struct memory {
+    unsigned long long total, free, used;
+};
+struct memory_v2 {
+    unsigned version;
+    struct nvml_memory memory;
+};
+#define MEMORY_V2 (sizeof(struct memory_v2) | 2u << 24)
+
 static struct {
     bool ready;
     int (*init)(void);
     int (*count)(unsigned *);
     int (*by_index)(unsigned, device *);
     int (*by_uuid)(const char *, device *);
-    int (*memory)(device, struct nvml_memory *);
+    int (*memory)(device, struct memory *);
+    int (*memory_v2)(device, struct memory_v2 *); /* NULL before driver 510 */
     int (*minor)(device, unsigned *);
     int (*mig_mode)(device, unsigned *, unsigned *);
     int (*mig_count)(device, unsigned *);
@@ -61,6 +72,7 @@ static void load(void)
     if (!find(library, "nvmlDeviceGetComputeRunningProcesses_v3", &nvml.processes) &&
         !find(library, "nvmlDeviceGetComputeRunningProcesses_v2", &nvml.processes))
         return;
+    find(library, "nvmlDeviceGetMemoryInfo_v2", &nvml.memory_v2);
     nvml.ready = nvml.init() == SUCCESS;
 }
 
@@ -77,11 +89,26 @@ static bool find_device(const char *uuid, device *gpu)
     return ready() && nvml.by_uuid(uuid, gpu) == SUCCESS;
 }
 
+static bool memory_of(device gpu, struct nvml_memory *memory)
+{
+    struct memory_v2 v2 = {.version = MEMORY_V2};
+    struct memory v1;
+
+    if (nvml.memory_v2 && nvml.memory_v2(gpu, &v2) == SUCCESS) {
+        *memory = v2.memory;
+        return true;
+    }
+    if (nvml.memory(gpu, &v1) != SUCCESS)
+        return false;
+    *memory = (struct nvml_memory){.total = v1.total, .free = v1.free, .used = v1.used};
+    return true;
+}
+
 bool nvml_memory(const char *uuid, struct nvml_memory *memory)
 {
     device gpu;
 
-    return find_device(uuid, &gpu) && nvml.memory(gpu, memory) == SUCCESS;
+    return find_device(uuid, &gpu) && memory_of(gpu, memory);
 }
 
 bool nvml_minor(const char *uuid, unsigned *minor)
@@ -121,13 +148,13 @@ void nvml_each_mig(void (*found)(const char *uuid, const char *name, uint64_t by
 
             if (nvml.mig_by_index(gpu, m, &instance) == SUCCESS &&
                 nvml.uuid(instance, uuid, sizeof(uuid)) == SUCCESS &&
-                nvml.name(instance, name, sizeof(name)) == SUCCESS && nvml.memory(instance, &memory) == SUCCESS)
+                nvml.name(instance, name, sizeof(name)) == SUCCESS && memory_of(instance, &memory))
                 found(uuid, name, memory.total, context);
         }
     }
 }
 
-static bool each_of(device gpu, void (*found)(unsigned pid, void *context), void *context)
+static bool each_of(device gpu, void (*found)(unsigned pid, uint64_t bytes, void *context), void *context)
 {
     _cleanup_free_ struct process *list = NULL;
     unsigned n = 0;
@@ -141,11 +168,18 @@ static bool each_of(device gpu, void (*found)(unsigned pid, void *context), void
             return false;
     }
     for (unsigned i = 0; result == SUCCESS && list && i < n; i++)
-        found(list[i].pid, context);
+        found(list[i].pid, list[i].used, context); /* NVML_VALUE_NOT_AVAILABLE is UINT64_MAX */
     return result == SUCCESS;
 }
 
-bool nvml_each_process(void (*found)(unsigned pid, void *context), void *context)
+bool nvml_each_holder(const char *uuid, void (*found)(unsigned pid, uint64_t bytes, void *context), void *context)
+{
+    device gpu;
+
+    return find_device(uuid, &gpu) && each_of(gpu, found, context);
+}
+
+bool nvml_each_process(void (*found)(unsigned pid, uint64_t bytes, void *context), void *context)
 {
     unsigned count = 0;
     device gpu, instance;

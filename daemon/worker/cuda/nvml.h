@@ -5,7 +5,7 @@
 #include <stdint.h>
 
 struct nvml_memory {
-    unsigned long long total, free, used;
+    unsigned long long total, reserved, free, used; /* reserved: by the driver, for itself; an old one counts that as used */
 };
 
 /* False if NVML does not know the UUID. */
@@ -15,4 +15,6 @@ bool nvml_minor(const char *uuid, unsigned *minor);
 /* Calls `found` for every MIG instance. */
 void nvml_each_mig(void (*found)(const char *uuid, const char *name, uint64_t bytes, void *context), void *context);
 /* Calls `found` for every process that has a compute context on any GPU; false if NVML cannot tell. */
-bool nvml_each_process(void (*found)(unsigned pid, void *context), void *context);
+bool nvml_each_process(void (*found)(unsigned pid, uint64_t bytes, void *context), void *context);
+/* The same for one device, with the bytes that NVML counts as the process's; UINT64_MAX where it does not say. */
+bool nvml_each_holder(const char *uuid, void (*found)(unsigned pid, uint64_t bytes, void *context), void *context);
