@@ -21,7 +21,7 @@ LINK = $(CC) -pthread $(CFLAGS) $(SANITIZE_FLAGS) $(LDFLAGS)
 
 pc = $(shell pkg-config --$(1) $(2))
 OWNER_LIBS = libuv libcjson libsystemd inih
-WORKER_LIBS = liburing libxxhash
+WORKER_LIBS = liburing libxxhash libcrypto
 
 PROTO = $(wildcard proto/*.c)
 BASE = $(wildcard daemon/base/*.c)

@@ -9,7 +9,17 @@
 
 #include "daemon/base/log.h"
 
-enum type { TYPE_TEXT, TYPE_DEVICE, TYPE_LEVEL, TYPE_SIZE, TYPE_BYTES, TYPE_COUNT, TYPE_PERCENT, TYPE_SECONDS };
+enum type {
+    TYPE_TEXT,
+    TYPE_DEVICE,
+    TYPE_LEVEL,
+    TYPE_SIZE,
+    TYPE_BYTES,
+    TYPE_COUNT,
+    TYPE_PERCENT,
+    TYPE_SECONDS,
+    TYPE_SWITCH
+};
 
 #define RELOAD true
 #define RESTART false
@@ -128,6 +138,12 @@ static const char *set_level(int *field, const char *value)
     return NULL;
 }
 
+static const char *set_switch(bool *field, const char *value)
+{
+    *field = !strcmp(value, "yes");
+    return *field || !strcmp(value, "no") ? NULL : "a switch is yes or no";
+}
+
 static const char *set_field(enum type type, void *field, const char *value)
 {
     switch (type) {
@@ -148,6 +164,8 @@ static const char *set_field(enum type type, void *field, const char *value)
         return set_whole(field, value, 100, "a percentage is a whole number from 0 to 100");
     case TYPE_SECONDS:
         return set_seconds(field, value);
+    case TYPE_SWITCH:
+        return set_switch(field, value);
     }
     return "a key of unknown type";
 }

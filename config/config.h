@@ -25,6 +25,7 @@ typedef char config_text[CONFIG_TEXT_MAX];
 #define CONFIG_TYPE_COUNT uint32_t
 #define CONFIG_TYPE_PERCENT uint32_t
 #define CONFIG_TYPE_SECONDS uint32_t /* as milliseconds */
+#define CONFIG_TYPE_SWITCH bool
 
 enum config_key {
 #define OPTION(key, type, standard, reload, about) CONFIG_##key,

@@ -37,6 +37,7 @@ static bool add(struct server *server, const struct probe_device *found, unsigne
         .program = program,
         .uuid = found->uuid,
         .state_dir = server->state_dir,
+        .spill_key = server->spill_key,
         .pinned_bytes = config_bytes(config->pinned_bytes, machine_memory()),
         .idle_ms = config->worker_idle_seconds,
     };

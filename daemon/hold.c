@@ -12,18 +12,6 @@ static void held(struct store_request *request)
     (void)request;
 }
 
-static bool take_kept(struct server *server, const char *name, int *slot)
-{
-    for (size_t i = 0; i < server->passed.n_kept; i++) {
-        struct kept_fd *kept = &server->passed.kept[i];
-        if (kept->fd < 0 || strcmp(kept->name, name))
-            continue;
-        *slot = TAKE_FD(kept->fd);
-        return true;
-    }
-    return false;
-}
-
 void hold_devices(struct server *server)
 {
     for (unsigned i = 0; i < NVIDIA_DEVICES_MAX; i++) {
@@ -31,7 +19,8 @@ void hold_devices(struct server *server)
         char path[32];
 
         snprintf(request->name, sizeof(request->name), "n-%u", i);
-        if (take_kept(server, request->name, &server->held[i])) {
+        server->held[i] = passed_take_fd(&server->passed, request->name);
+        if (server->held[i] >= 0) {
             server->hold_kept = true;
             continue;
         }

@@ -21,8 +21,8 @@ static void shut_down(struct server *server)
     server->probe = probe_cancel(server->probe);
     server->wire = wire_server_free(server->wire);
     server->rpc = rpc_server_free(server->rpc);
-    /* Told to stop, and not by systemd, whose stop may be a restart: the memory goes with us or our supervisor, and a
-     * ledger would only tell the next daemon of losses that were asked for. */
+    /* Told to stop, and not by systemd, whose stop may be a restart: the memory goes with us or our supervisor, and
+     * a ledger would only tell the next daemon of losses that were asked for. */
     server->stays_behind = server->failed || !server->store || store_ends_with_unit(server->store);
     /* The directory is still locked: who comes now is told that no daemon answers. */
     if (server->made_client_socket)
@@ -116,7 +116,7 @@ int server_new(const struct setup *setup, const struct config *config, struct se
         return -ENOMEM;
     server->setup = setup;
     server->config = *config;
-    server->dir_fd = server->lock_fd = -1;
+    server->dir_fd = server->lock_fd = server->spill_key = -1;
     server->passed = (struct passed){.client_fd = -1, .operator_fd = -1};
     server->started_ms = server_now(server);
     for (unsigned i = 0; i < NVIDIA_DEVICES_MAX; i++)
@@ -176,7 +176,7 @@ int server_start(struct server *server)
         log_warning("the fds that the service manager passed cannot be read: %s", strerror(-error));
     for (size_t i = 0; i < server->passed.n_kept; i++)
         store_count(server->store, server->passed.kept[i].name);
-    if (!take_directories(server))
+    if (!take_directories(server) || !spill_key_find(server))
         return -1;
     for (unsigned i = 0; i < 3; i++)
         uv_signal_start(&server->signals[i], on_signal, signals[i]);
@@ -243,6 +243,7 @@ struct server *server_free(struct server *server)
             unlinkat(server->dir_fd, "ledger", 0);
     }
     hold_clear(server);
+    fd_close(server->spill_key);
     devices_clear(server);
     passed_clear(&server->passed);
     fd_close(server->dir_fd);

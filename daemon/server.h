@@ -25,6 +25,8 @@ struct server {
     int held[NVIDIA_DEVICES_MAX]; /* /dev/nvidiaN, held open so that the driver stays up; -1 */
     struct store_request holding[NVIDIA_DEVICES_MAX];
     bool hold_kept;
+    int spill_key; /* -1: none, and spill files are plain */
+    struct store_request keeping_key;
 
     struct store *store;
     struct ledger *ledger;
@@ -64,6 +66,9 @@ void hold_devices(struct server *server);
 /* An earlier daemon held them, and memory was kept. */
 bool hold_was_kept(const struct server *server);
 void hold_clear(struct server *server);
+
+/* spill_key.c: the key of the spill files, from the keeper or a new one that it gets. False: server_fail was called. */
+bool spill_key_find(struct server *server);
 
 /* reload.c: SIGHUP, and the rows of `hbmctl config`. */
 void server_reload(struct server *server);

@@ -51,6 +51,14 @@ int passed_take(struct passed *passed)
     return passed->kept ? 0 : -ENOMEM;
 }
 
+int passed_take_fd(struct passed *passed, const char *name)
+{
+    for (size_t i = 0; i < passed->n_kept; i++)
+        if (passed->kept[i].fd >= 0 && !strcmp(passed->kept[i].name, name))
+            return TAKE_FD(passed->kept[i].fd);
+    return -1;
+}
+
 void passed_clear(struct passed *passed)
 {
     for (size_t i = 0; i < passed->n_kept; i++)

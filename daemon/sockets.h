@@ -17,6 +17,8 @@ struct passed {
 
 /* Takes LISTEN_FDS out of the environment. 0 or -errno. */
 int passed_take(struct passed *passed);
+/* The kept fd of that name, the caller's from now on; -1: there is none. */
+int passed_take_fd(struct passed *passed, const char *name);
 /* Closes what nobody took. */
 void passed_clear(struct passed *passed);
 

@@ -15,9 +15,9 @@ enum job_extent_kind {
 
 struct job_extent {
     uint32_t kind;
-    uint32_t unused;
-    uint64_t size;  /* whole extent, exact: an import maps at no other size */
-    uint64_t token; /* CUDA_IPC: the block. HOST: the owner's identity of the extent; 0: it has none */
+    uint32_t encrypted; /* DISK: 1 with the spill key, in the extent's name */
+    uint64_t size;      /* whole extent, exact: an import maps at no other size */
+    uint64_t token;     /* CUDA_IPC: the block. HOST, DISK: the owner's identity of the extent; 0: it has none */
 };
 
 /* A buffer inside two extents, for ENCODE and DECODE: raw elements on one side, data and scales on the other. */
@@ -42,6 +42,12 @@ struct job_holder {
     uint32_t pid;
     uint32_t unused;
     uint64_t bytes; /* UINT64_MAX: it does not say how much */
+};
+
+/* What START's memfd holds. */
+struct job_spill_key {
+    uint64_t id;     /* which key this is, for the owner's books; never 0 */
+    uint8_t key[64]; /* AES-256-XTS: two of 32 */
 };
 
 #define JOB_CHECKSUM 1u

@@ -107,6 +107,20 @@ void arena_holders(const struct arena *arena, char *text, size_t size)
     }
 }
 
+void arena_names(const struct arena *arena, char *text, size_t size)
+{
+    size_t used = 0;
+
+    text[0] = 0;
+    list_for_each(node, &arena->buffers) {
+        const struct buffer *buffer = list_entry(node, struct buffer, arena_node);
+        int n = snprintf(text + used, size - used, "%s%s", used ? ", " : "", buffer->name ? buffer->name : "an unnamed buffer");
+        if (n < 0 || (size_t)n >= size - used)
+            return;
+        used += (size_t)n;
+    }
+}
+
 void arena_settled(struct arena *arena)
 {
     struct list *node, woken;

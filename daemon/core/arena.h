@@ -47,5 +47,7 @@ bool arena_is_leased(const struct arena *arena);
 bool arena_has_writers(const struct arena *arena);
 /* Writes "pid 12, pid 34" of those who map it (who = may be NULL for all). */
 void arena_holders(const struct arena *arena, char *text, size_t size);
+/* Writes "m/a, m/b", what lies in it; as many names as there is room for. */
+void arena_names(const struct arena *arena, char *text, size_t size);
 /* transition ended: wakes the waiters. */
 void arena_settled(struct arena *arena);

@@ -90,7 +90,10 @@ struct extent *extent_unref(struct extent *extent)
 
 void extent_describe(const struct extent *extent, struct job *job, struct job_extent *wire)
 {
-    *wire = (struct job_extent){.kind = extent->kind, .size = extent->size, .token = extent->token};
+    *wire = (struct job_extent){.kind = extent->kind,
+                                .encrypted = extent->spill_key != 0,
+                                .size = extent->size,
+                                .token = extent->token};
     if (extent->fd >= 0)
         job->fds[job->n_fds++] = extent->fd;
 }
@@ -193,6 +196,12 @@ static void give_to_store(struct extent_create *create)
     create->core->env.store(create->core->env.context, &create->store);
 }
 
+/* Of what has no token from its worker, and none for another reason than to be known again. */
+static uint64_t own_token(enum job_extent_kind kind, uint64_t id)
+{
+    return kind == JOB_EXTENT_HOST || kind == JOB_EXTENT_DISK ? id : 0;
+}
+
 /* Takes the fd. */
 static void make_extent(struct extent_create *create, int fd, uint64_t token)
 {
@@ -210,7 +219,9 @@ static void make_extent(struct extent_create *create, int fd, uint64_t token)
     extent->id = id;
     list_append(&create->core->extents, &extent->node);
     extent->fd = fd;
-    extent->token = token ? token : create->kind == JOB_EXTENT_HOST ? id : 0;
+    extent->token = token ? token : own_token(create->kind, id);
+    if (create->kind == JOB_EXTENT_DISK && create->core->encrypts_spill)
+        extent->spill_key = create->core->spill_key;
     memcpy(extent->ipc_handle, create->job.reply.create.ipc_handle, sizeof(extent->ipc_handle));
     create->extent = extent;
     give_to_store(create);
@@ -352,7 +363,7 @@ struct extent *extent_adopt(struct core *core, uint64_t id, struct device *devic
     extent->id = id;
     list_append(&core->extents, &extent->node);
     extent->fd = fd;
-    extent->token = kind == JOB_EXTENT_HOST ? id : 0;
+    extent->token = own_token(kind, id);
     extent->stored = fd >= 0;
     extent->lost = fd < 0;
     device->used[tier] += size;

@@ -16,10 +16,11 @@ struct extent {
     enum job_extent_kind kind;
     uint64_t size;
     int fd;         /* -1: cuda-ipc, or lost */
-    uint64_t token; /* what the worker knows it by. cuda-ipc: the block; host: the id that it was first given */
+    uint64_t token; /* what the worker knows it by. cuda-ipc: the block; host: the id that it was first given; disk: the id */
     uint8_t ipc_handle[64];
     uint64_t checksum; /* of the whole extent as it was copied here; valid if has_checksum */
     bool has_checksum;
+    uint64_t spill_key; /* disk: the key that it is encrypted with; 0: plain */
     bool stored; /* a copy of fd is with whoever outlives us */
     bool lost;   /* what it held is gone (cuda-ipc after its worker's death; an fd missing after a restart) */
     uint64_t visit; /* the last of core->visits that came by */

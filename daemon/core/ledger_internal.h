@@ -9,7 +9,7 @@
  * unknown kinds are kept. LEDGER_VERSION counts such changes. What an older build must not pass over, because it
  * would give memory away that somebody holds, raises LEDGER_SINCE: it leaves the file alone then, and does not
  * start. */
-#define LEDGER_VERSION 2u
+#define LEDGER_VERSION 3u
 #define LEDGER_SINCE 1u
 #define LEDGER_NAME "ledger"
 #define LEDGER_NEW "ledger.new"

@@ -74,6 +74,7 @@ void ledger_put_extent(struct core *core, const struct extent *extent)
     pack_u64(&pack, extent->size);
     pack_u32(&pack, extent->has_checksum);
     pack_u64(&pack, extent->checksum);
+    pack_u64(&pack, extent->spill_key);
     ledger_write(core->ledger, LEDGER_EXTENT, extent->id, &pack);
 }
 

@@ -78,16 +78,9 @@ static void each_again(struct readopt *readopt, struct rows rows, enum ledger_ty
 
 static void say_lost(struct core *core, const struct arena *arena)
 {
-    char names[128] = "";
-    size_t used = 0;
+    char names[128];
 
-    list_for_each (node, &arena->buffers) {
-        const struct buffer *buffer = list_entry(node, struct buffer, arena_node);
-        int n = snprintf(names + used, sizeof(names) - used, "%s%s", used ? ", " : "",
-                         buffer->name ? buffer->name : "an unnamed buffer");
-        if (n < 0 || (used += (size_t)n) >= sizeof(names))
-            break;
-    }
+    arena_names(arena, names, sizeof(names));
     const struct list *first = list_first(&arena->buffers);
     const char *name = first ? list_entry(first, struct buffer, arena_node)->name : NULL;
     core->counters.lost++;

@@ -56,6 +56,7 @@ int readopt_extent(struct readopt *readopt, struct ledger_row *row)
     uint64_t size = unpack_u64(in);
     bool has_checksum = unpack_u32(in);
     uint64_t checksum = unpack_u64(in);
+    uint64_t spill_key = in->left < sizeof(spill_key) ? 0 : unpack_u64(in); /* since version 3 */
     char name[STORE_NAME_MAX];
 
     if (in->failed || !uuid || tier >= HBM_TIERS)
@@ -66,7 +67,12 @@ int readopt_extent(struct readopt *readopt, struct ledger_row *row)
     if (!extent)
         return -ENOMEM;
     extent_store_name(extent, name);
-    extent->fd = readopt_take_fd(readopt, name);
+    /* Without its key a spill file is noise: what the store has of it goes with the rest that nobody takes. */
+    if (!spill_key || spill_key == readopt->core->spill_key)
+        extent->fd = readopt_take_fd(readopt, name);
+    else
+        log_error("the key of a spill file did not come back, and so its %" PRIu64 " bytes do not either", size);
+    extent->spill_key = spill_key;
     extent->stored = extent->fd >= 0;
     extent->lost = extent->fd < 0 || device->state == DEVICE_FAILED;
     if (extent->fd < 0 && kind != JOB_EXTENT_CUDA_IPC) /* a block may live on in a client's mapping */

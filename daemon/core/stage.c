@@ -80,10 +80,16 @@ static void advance(struct stage *stage)
 
 void stage_start(struct stage *stage)
 {
-    if (stage->extent->lost)
-        end(stage, HBM_E_LOST, "the contents are gone");
-    else
+    const struct arena *arena = arena_get(stage->core, stage->arena);
+    char names[128] = "memory that was freed";
+
+    if (!stage->extent->lost) {
         advance(stage);
+        return;
+    }
+    if (arena)
+        arena_names(arena, names, sizeof(names));
+    end(stage, HBM_E_LOST, names);
 }
 
 void stage_cancel(struct stage *stage, const char *why)

@@ -9,18 +9,11 @@ static void tell_damage(struct transition *transition, const struct plan *plan)
 {
     struct core *core = transition->core;
     struct arena *arena = arena_get(core, plan->arena);
-    char names[120] = "";
-    size_t used = 0;
+    char names[120];
 
     if (!arena)
         return;
-    list_for_each (node, &arena->buffers) {
-        const struct buffer *buffer = list_entry(node, struct buffer, arena_node);
-        const char *name = buffer->name ? buffer->name : "an unnamed buffer";
-        int n = snprintf(names + used, sizeof(names) - used, "%s%s", used ? ", " : "", name);
-        if (n < 0 || (used += (size_t)n) >= sizeof(names))
-            break;
-    }
+    arena_names(arena, names, sizeof(names));
     const struct buffer *first = list_entry(list_first(&arena->buffers), struct buffer, arena_node);
     event_emit(&core->events, "arena.damaged", arena->id, first->name, arena->owner.listener, arena->owner.uid, 0,
                "the copy in the %s tier is not what was stored: %s", hbm_tier_name(plan->source->tier), names);

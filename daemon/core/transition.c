@@ -194,12 +194,16 @@ static int check_device(struct transition *transition, const struct plan *plan)
 static int admit(struct transition *transition, struct plan *plan)
 {
     int error = plan->source ? 0 : claim(transition, plan);
+    char names[128] = "memory that was freed";
 
     if (error)
         return error;
-    if (plan->source->lost)
-        return transition_refuse(transition, HBM_E_LOST, "the contents of an arena of %" PRIu64 " bytes are gone",
-                                 plan->source->size);
+    if (plan->source->lost) {
+        const struct arena *arena = arena_get(transition->core, plan->arena);
+        if (arena)
+            arena_names(arena, names, sizeof(names));
+        return transition_refuse(transition, HBM_E_LOST, "%s (%" PRIu64 " bytes)", names, plan->source->size);
+    }
     error = check_device(transition, plan);
     if (error)
         return error;

@@ -147,6 +147,10 @@ static void start_first_job(struct worker *worker)
     snprintf(request->state_dir, sizeof(request->state_dir), "%s", worker->state_dir);
     request->pinned_bytes = worker->pinned_bytes;
     request->idle_ms = worker->idle_ms;
+    if (worker->spill_key >= 0) {
+        request->spill_key = 1;
+        worker->start.fds[worker->start.n_fds++] = worker->spill_key;
+    }
     /* Ahead of what was submitted while there was no worker. */
     list_init(&worker->start.node);
     list_append(worker->queued.next, &worker->start.node);

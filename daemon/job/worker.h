@@ -23,6 +23,7 @@ struct worker {
     char program[4096];
     char uuid[HBM_UUID_MAX];
     char state_dir[256];
+    int spill_key; /* borrowed; -1: none */
     uint64_t pinned_bytes, idle_ms;
 
     enum { WORKER_DOWN, WORKER_STARTING, WORKER_READY } state;

@@ -60,6 +60,7 @@ int workers_add(struct workers *workers, const struct worker_spec *spec)
     snprintf(worker->program, sizeof(worker->program), "%s", spec->program);
     snprintf(worker->uuid, sizeof(worker->uuid), "%s", spec->uuid);
     snprintf(worker->state_dir, sizeof(worker->state_dir), "%s", spec->state_dir);
+    worker->spill_key = spec->spill_key;
     worker->pinned_bytes = spec->pinned_bytes;
     worker->idle_ms = spec->idle_ms;
     worker->fd = -1;

@@ -14,6 +14,7 @@ struct worker_spec {
     const char *program;   /* path of hbm-worker or hbm-worker-cuda */
     const char *uuid;      /* HBM_UUID_MAX with the NUL */
     const char *state_dir; /* for disk extents */
+    int spill_key;         /* memfd of a struct job_spill_key, borrowed for good; -1: none */
     uint64_t pinned_bytes, idle_ms;
 };
 

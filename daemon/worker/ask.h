@@ -20,6 +20,8 @@ struct ask {
     int fd;
     pid_t pid;
     uint32_t serial;
+    int spill_key;               /* of START, borrowed; set after ask_start. -1: none, and disk extents are plain */
+    uint64_t last_token;         /* of a disk extent */
     unsigned progress;           /* PROGRESS packets seen */
     char detail[HBM_DETAIL_MAX]; /* of the last refusal */
 };
@@ -29,7 +31,7 @@ static inline void ask_start(struct ask *ask, const char *program)
     int pair[2];
     char number[16];
 
-    *ask = (struct ask){.fd = -1};
+    *ask = (struct ask){.fd = -1, .spill_key = -1};
     if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) < 0)
         abort();
     snprintf(number, sizeof(number), "%d", pair[1]);
@@ -109,11 +111,11 @@ static inline int ask_job(struct ask *ask, unsigned opcode, const void *request,
 static inline int ask_begin(struct ask *ask, const char *uuid, const char *state_dir, uint64_t idle_ms,
                             union job_reply *reply)
 {
-    struct job_start_request request = {.idle_ms = idle_ms};
+    struct job_start_request request = {.idle_ms = idle_ms, .spill_key = ask->spill_key >= 0};
 
     snprintf(request.uuid, sizeof(request.uuid), "%s", uuid);
     snprintf(request.state_dir, sizeof(request.state_dir), "%s", state_dir);
-    return ask_job(ask, JOB_START, &request, NULL, 0, reply, NULL);
+    return ask_job(ask, JOB_START, &request, &ask->spill_key, request.spill_key, reply, NULL);
 }
 
 /* An extent as a test holds it; fd is -1 for cuda-ipc. */
@@ -131,6 +133,10 @@ static inline int ask_create(struct ask *ask, unsigned kind, uint64_t size, stru
     int status = ask_job(ask, JOB_CREATE, &request, NULL, 0, &reply, &made->fd);
 
     made->extent = (struct job_extent){.kind = kind, .size = reply.create.size, .token = reply.create.token};
+    if (kind == JOB_EXTENT_DISK) {
+        made->extent.token = ++ask->last_token;
+        made->extent.encrypted = ask->spill_key >= 0;
+    }
     return status;
 }
 

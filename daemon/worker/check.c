@@ -2,6 +2,7 @@
 
 #include <string.h>
 
+#include "daemon/worker/disk.h"
 #include "daemon/worker/file_plan.h"
 #include "proto/jobs.h"
 
@@ -13,6 +14,8 @@ static int check_extent(const struct job_extent *extent, unsigned *fds, struct f
         return BAD("no extent is of kind %u", extent->kind);
     if (extent->size == 0 || extent->size > INT64_MAX)
         return BAD("no extent has %llu bytes", (unsigned long long)extent->size);
+    if (extent->encrypted > (extent->kind == JOB_EXTENT_DISK))
+        return BAD("an extent of kind %u is not encrypted by %u", extent->kind, extent->encrypted);
     if (extent->kind != JOB_EXTENT_CUDA_IPC)
         ++*fds;
     return 0;
@@ -37,6 +40,9 @@ static int check_copy(const struct job_copy_request *r, unsigned *fds, struct fa
         check_range(&r->source, r->source_offset, r->bytes, failure) ||
         check_range(&r->target, r->target_offset, r->bytes, failure))
         return failure->error;
+    if (r->target.kind == JOB_EXTENT_DISK && (r->target_offset % DISK_ALIGN || r->bytes % DISK_ALIGN))
+        return BAD("%llu bytes at %llu of a disk extent are no whole blocks", (unsigned long long)r->bytes,
+                   (unsigned long long)r->target_offset);
     return r->flags & ~(JOB_CHECKSUM | JOB_VERIFY) ? BAD("unknown flags %#x", r->flags) : 0;
 }
 
@@ -45,6 +51,8 @@ static int check_file(const struct job_file_request *r, unsigned *fds, struct fa
     *fds = 2;
     if (r->n_ranges == 0 || r->n_ranges > FILE_RANGES_MAX)
         return BAD("%u ranges", r->n_ranges);
+    if (r->extent.kind == JOB_EXTENT_DISK)
+        return BAD("a file and a disk extent: one of them has to be memory");
     return check_extent(&r->extent, fds, failure);
 }
 
@@ -52,6 +60,9 @@ static int check_request(unsigned opcode, const union job_request *r, unsigned *
 {
     switch (opcode) {
     case JOB_START:
+        *fds = r->start.spill_key;
+        if (r->start.spill_key > 1)
+            return BAD("%u spill keys", r->start.spill_key);
         return check_text(r->start.uuid, sizeof(r->start.uuid), "the uuid", failure) ||
                        check_text(r->start.state_dir, sizeof(r->start.state_dir), "the state directory", failure)
                    ? failure->error

@@ -8,6 +8,7 @@
 #include "daemon/base/log.h"
 #include "daemon/worker/channel.h"
 #include "daemon/worker/check.h"
+#include "daemon/worker/cipher.h"
 #include "daemon/worker/device.h"
 #include "daemon/worker/fault.h"
 #include "daemon/worker/job.h"
@@ -71,6 +72,8 @@ static void start(struct job *job)
         fail(&job->failure, HBM_E_BAD_REQUEST, "this worker is started already");
         return;
     }
+    if (r->spill_key && cipher_set_key(job->fds[0], &job->failure))
+        return;
     staging_limit(r->pinned_bytes);
     memcpy(control.state_dir, r->state_dir, sizeof(control.state_dir));
     control.started = !device_start(r, &job->reply.start, &job->failure);

@@ -5,7 +5,7 @@
 
 #include "daemon/worker/failure.h"
 
-#define DISK_ALIGN 4096u
+#define DISK_ALIGN 4096u /* and the cipher's block */
 
 /* `size` must be a multiple of DISK_ALIGN. The blocks are allocated here: a copy later cannot run out of space. */
 int disk_create(const char *state_dir, uint64_t size, int *fd, struct failure *failure);

@@ -39,13 +39,8 @@ static bool part_of(const struct job_range *r, const struct file_window *w, stru
 static int move_part(struct filing *f, struct kit *kit, const struct part *p, bool write, struct failure *failure)
 {
     unsigned char *staged = kit->slot + p->in_window;
-    size_t got = 0;
-
-    if (f->side.is_disk && write)
-        return io_read(&kit->io, &f->side.file, staged, p->bytes, p->in_extent, &got, failure);
-    if (f->side.is_disk)
-        return io_write(&kit->io, &f->side.file, staged, p->bytes, p->in_extent, failure);
     unsigned char *there = f->side.view.bytes + p->in_extent;
+
     if (f->side.view.on_device)
         return device_copy(write ? DEVICE_DOWN : DEVICE_UP, write ? staged : there, write ? there : staged,
                            p->bytes, failure);
@@ -58,7 +53,7 @@ static int move_parts(struct filing *f, struct kit *kit, const struct file_windo
                       struct failure *failure)
 {
     enum device_stream stream = write ? DEVICE_DOWN : DEVICE_UP;
-    bool on_device = !f->side.is_disk && f->side.view.on_device;
+    bool on_device = f->side.view.on_device;
     struct part part;
 
     if (on_device && !kit->mark.event && device_mark_new(&kit->mark, failure))

@@ -10,9 +10,14 @@ int side_open(struct side *side, const struct job_extent *extent, int fd, bool w
 {
     struct stat status;
 
-    *side = (struct side){.is_disk = extent->kind == JOB_EXTENT_DISK, .file = {.fd = -1, .direct = -1}};
+    *side = (struct side){.is_disk = extent->kind == JOB_EXTENT_DISK,
+                          .encrypted = extent->encrypted,
+                          .token = extent->token,
+                          .file = {.fd = -1, .direct = -1}};
     if (!side->is_disk)
         return device_map(extent, fd, &side->view, failure);
+    if (side->encrypted && !cipher_has_key())
+        return fail(failure, HBM_E_LOST, "the key of the spill file is not here");
     if (fstat(fd, &status) < 0)
         return fail_errno(failure, HBM_E_SYSTEM, "fstat", errno);
     if (!S_ISREG(status.st_mode))
@@ -50,6 +55,7 @@ void kits_close(struct kit kits[LANES_MAX])
         staging_give(kits[i].slot);
         device_mark_free(&kits[i].mark);
         io_close(&kits[i].io);
+        cipher_close(&kits[i].cipher);
     }
 }
 
@@ -71,8 +77,10 @@ static int get_from_disk(struct side *side, struct kit *kit, uint64_t offset, si
 
     if (io_read(&kit->io, &side->file, kit->slot, end - start, start, &got, failure))
         return failure->error;
-    if (got < offset + bytes - start)
+    if (got < (side->encrypted ? end : offset + bytes) - start)
         return fail(failure, HBM_E_IO, "the spill file ends at byte %llu", (unsigned long long)(start + got));
+    if (side->encrypted && cipher_decrypt(&kit->cipher, side->token, start, kit->slot, end - start, failure))
+        return failure->error;
     *where = kit->slot + (offset - start);
     return 0;
 }
@@ -97,11 +105,21 @@ int side_get(struct side *side, struct kit *kit, uint64_t offset, size_t bytes, 
     return 0;
 }
 
+static int put_to_disk(struct side *side, struct kit *kit, uint64_t offset, size_t bytes, const void *from,
+                       struct failure *failure)
+{
+    unsigned char *staged = kit->slot + ((const unsigned char *)from - kit->slot);
+
+    if (side->encrypted && cipher_encrypt(&kit->cipher, side->token, offset, staged, bytes, failure))
+        return failure->error;
+    return io_write(&kit->io, &side->file, staged, bytes, offset, failure);
+}
+
 int side_put(struct side *side, struct kit *kit, uint64_t offset, size_t bytes, const void *from,
              struct failure *failure)
 {
     if (side->is_disk)
-        return io_write(&kit->io, &side->file, from, bytes, offset, failure);
+        return put_to_disk(side, kit, offset, bytes, from, failure);
     if (side->view.on_device)
         return copy_and_wait(kit, DEVICE_UP, side->view.bytes + offset, from, bytes, failure);
     memcpy(side->view.bytes + offset, from, bytes);

@@ -1,12 +1,14 @@
 /* One side of a transfer: an extent of any kind, read and written in pieces through one staging slot. */
 #pragma once
 
+#include "daemon/worker/cipher.h"
 #include "daemon/worker/device.h"
 #include "daemon/worker/io.h"
 #include "daemon/worker/lanes.h"
 
 struct side {
-    bool is_disk;
+    bool is_disk, encrypted;
+    uint64_t token;
     struct view view;    /* not disk */
     struct io_file file; /* disk */
 };
@@ -20,6 +22,7 @@ struct kit {
     unsigned char *slot;
     struct device_mark mark;
     struct io io;
+    struct cipher cipher;
 };
 int kit_slot(struct kit *kit, struct failure *failure);
 void kits_close(struct kit kits[LANES_MAX]);
@@ -28,6 +31,7 @@ void kits_close(struct kit kits[LANES_MAX]);
  * `stage` does not insist. */
 int side_get(struct side *side, struct kit *kit, uint64_t offset, size_t bytes, bool stage,
              const unsigned char **where, struct failure *failure);
-/* The other way. `from` is the slot or memory that the CPU can read; returns when the bytes are there. */
+/* The other way. `from` is the slot or memory that the CPU can read; returns when the bytes are there. To a disk,
+ * it is in the slot, and is encrypted there. */
 int side_put(struct side *side, struct kit *kit, uint64_t offset, size_t bytes, const void *from,
              struct failure *failure);

@@ -10,6 +10,7 @@ plain() {
 declare -A kinds=(
     [TEXT]='text' [DEVICE]='auto, cuda or host' [LEVEL]='error, warning, info or debug' [BYTES]='bytes'
     [SIZE]='bytes or %' [COUNT]='a number' [PERCENT]='0 to 100' [SECONDS]='seconds'
+    [SWITCH]='yes or no'
 )
 
 cat <<'HEAD'

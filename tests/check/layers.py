@@ -20,7 +20,7 @@ LAYERS = {
     "daemon/wire/": (["daemon/wire/", "daemon/core/", "daemon/base/", "proto/"], ["uv.h"]),
     "daemon/rpc/": (["daemon/rpc/", "daemon/core/", "daemon/base/", "proto/"], ["uv.h", "cjson/"]),
     "daemon/": (["daemon/", "config/", "proto/"], ["uv.h", "systemd/"]),
-    "daemon/worker/": (["daemon/worker/", "daemon/base/", "proto/", "kernels/"], ["liburing.h", "xxhash.h"]),
+    "daemon/worker/": (["daemon/worker/", "daemon/base/", "proto/", "kernels/"], ["liburing.h", "xxhash.h", "openssl/"]),
     "daemon/worker/cuda/": (["daemon/worker/", "daemon/base/", "proto/", "kernels/"], ["liburing.h", "xxhash.h", *CUDA]),
     "client/": (["client/", "hbm.h", "proto/"], []),
     "client/hbm.h": (["proto/vocab.h", "proto/errors.h"], []),
@@ -30,7 +30,7 @@ LAYERS = {
 # daemon/*.c is above all layers but the worker, which is another process.
 FORBIDDEN = {"daemon/": ["daemon/worker/", "kernels/"]}
 # Headers that are neither libc's nor POSIX's: only where a layer lists them.
-FOREIGN = ("uv.h", "cjson/", "systemd/", "liburing.h", "xxhash.h", "ini.h", "Python.h", "structmember.h", "cmocka.h", *CUDA)
+FOREIGN = ("uv.h", "cjson/", "systemd/", "liburing.h", "xxhash.h", "openssl/", "ini.h", "Python.h", "structmember.h", "cmocka.h", *CUDA)
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]', re.MULTILINE)
 
 

@@ -12,6 +12,7 @@ import os
 import select
 import signal
 import socket
+import stat
 import struct
 import subprocess
 import time
@@ -108,6 +109,19 @@ def used(daemon, tier="device"):
 def empty(daemon, tier):
     """Nothing lies there. A GPU's host tier keeps what was let go of for a while, for the same owner's next move."""
     return used(daemon, tier) == 0 or (tier == "host" and DEVICE != "host")
+
+
+def spill_fds(daemon):
+    """The unlinked spill files, by the daemon's own fds."""
+    found, directory = {}, f"/proc/{daemon.pid}/fd"
+    for fd in os.listdir(directory):
+        try:
+            target, status = os.readlink(f"{directory}/{fd}"), os.stat(f"{directory}/{fd}")
+        except FileNotFoundError:
+            continue
+        if target.startswith(str(daemon.state_dir)) and stat.S_ISREG(status.st_mode):
+            found[status.st_ino] = f"{directory}/{fd}"
+    return list(found.values())
 
 
 def row_of(daemon, name):

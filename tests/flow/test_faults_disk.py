@@ -1,13 +1,12 @@
 """The spill directory full, gone or lying (FAULTS 20, 21; CASES 19)."""
 import os
 import shutil
-import stat
 import subprocess
 
 import pytest
 
 from helpers import (MIB, Client, ctl_done, ctl_refused, get, hash_of, load_layers, module_daemon, put, refused, root_only, serves, shared,
-                     tier_of, used)
+                     spill_fds, tier_of, used)
 
 DATA = bytes(range(256)) * 4096 * 2  # 2 MiB
 
@@ -89,19 +88,6 @@ def test_a_full_disk_tier_is_capped_and_its_counter_is_what_is_there(make_daemon
 
 
 # ---- Bytes that come back wrong ----
-
-def spill_fds(daemon):
-    """The unlinked spill files, by the daemon's own fds."""
-    found, directory = {}, f"/proc/{daemon.pid}/fd"
-    for fd in os.listdir(directory):
-        try:
-            target, status = os.readlink(f"{directory}/{fd}"), os.stat(f"{directory}/{fd}")
-        except FileNotFoundError:
-            continue
-        if target.startswith(str(daemon.state_dir)) and stat.S_ISREG(status.st_mode):
-            found[status.st_ino] = f"{directory}/{fd}"
-    return list(found.values())
-
 
 def flip(fd, at):
     with open(fd, "r+b", buffering=0) as spill:

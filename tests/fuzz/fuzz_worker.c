@@ -38,6 +38,7 @@ static void take_extent(struct input *in, struct job_extent *extent, int *fds, u
     fds[(*n)++] = fcntl(pieces[choice & 3].fd, F_DUPFD_CLOEXEC, 3);
     if (choice & 0x80)
         extent->token = choice;
+    extent->encrypted = extent->kind == JOB_EXTENT_DISK && choice & 0x40;
     if (choice >= 0xe0)
         extent->kind = take_byte(in);
     if (choice >= 0xf0)
@@ -128,9 +129,13 @@ static void act(struct input *in)
 
 static void start(void)
 {
-    struct job_start_request request = {.uuid = "host", .state_dir = "/dev/shm", .pinned_bytes = 8 << 20};
+    const struct job_start_request request = {
+        .uuid = "host", .state_dir = "/dev/shm", .pinned_bytes = 8 << 20, .spill_key = 1};
+    const struct job_spill_key key = {.id = 1, .key = "any"};
+    int fd = memfd_sealed("key", &key, sizeof(key));
 
-    owner_ask(JOB_START, &request, sizeof(request), NULL, 0, NULL);
+    owner_ask(JOB_START, &request, sizeof(request), &fd, 1, NULL);
+    fd_close(fd);
 }
 
 int LLVMFuzzerInitialize(int *argc, char ***argv)

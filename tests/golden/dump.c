@@ -64,7 +64,8 @@ static void print_field(const char *type, size_t count, const char *name, size_t
     F(uint64_t, offset) F(uint64_t, size) A(uint64_t, dims, HBM_RANK_MAX) F(struct hbm_encoding, encoding)         \
         F(uint32_t, arena) F(uint32_t, name) F(uint32_t, dtype) F(uint32_t, rank) F(uint32_t, version)             \
             F(uint32_t, unused)
-#define job_extent_FIELDS(F, A) F(uint32_t, kind) F(uint32_t, unused) F(uint64_t, size) F(uint64_t, token)
+#define job_extent_FIELDS(F, A) F(uint32_t, kind) F(uint32_t, encrypted) F(uint64_t, size) F(uint64_t, token)
+#define job_spill_key_FIELDS(F, A) F(uint64_t, id) A(uint8_t, key, 64)
 #define job_code_FIELDS(F, A)                                                                                      \
     F(uint64_t, raw_offset)                                                                                        \
     F(uint64_t, data_offset) F(uint64_t, scale_offset) A(uint64_t, dims, HBM_RANK_MAX) F(uint32_t, rank)           \
@@ -74,7 +75,7 @@ static void print_field(const char *type, size_t count, const char *name, size_t
 #define STRUCTS(S)                                                                                                 \
     S(packet_header)                                                                                               \
     S(packet_refusal) S(hbm_encoding) S(hbm_receipt) S(wire_spec) S(wire_grant) S(wire_range) S(table_header)      \
-        S(table_arena) S(table_buffer) S(job_extent) S(job_code) S(job_range)
+        S(table_arena) S(table_buffer) S(job_extent) S(job_spill_key) S(job_code) S(job_range)
 
 #define STRUCT(tag)                                                                                                \
     _Static_assert(sizeof(struct tag) == 0 tag##_FIELDS(SIZE_FIELD, SIZE_ARRAY), #tag);                            \

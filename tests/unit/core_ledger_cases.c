@@ -318,6 +318,24 @@ static void memory_that_did_not_come_back_is_lost_by_name(void **state)
     world_check_books(&w);
 }
 
+static void what_was_encrypted_with_another_key_is_lost_by_name(void **state)
+{
+    (void)state;
+    make_kept(&w, "spilled", 64, 256);
+    make_kept(&w, "here", 64, 256);
+    offload(&w, "spilled", HBM_TIER_DISK, true);
+    assert_int_equal(world_restart(&w), 0);
+    assert_false(named(&w, "spilled")->arena->extent->lost);
+    world_crash(&w);
+    w.spill_key++;
+    assert_int_equal(world_come_back(&w), 0);
+    assert_int_equal(w.core->counters.lost, 1);
+    assert_true(named(&w, "spilled")->arena->extent->lost);
+    assert_false(named(&w, "here")->arena->extent->lost);
+    assert_int_equal(w.device->used[HBM_TIER_DISK], 0);
+    world_check_books(&w);
+}
+
 static void fds_that_no_row_names_are_left_to_the_caller(void **state)
 {
     (void)state;
@@ -547,6 +565,7 @@ int core_ledger_cases(void)
         CASE(records_of_an_unknown_kind_are_carried_along),
         CASE(rows_that_the_file_could_not_take_are_written_later),
         CASE(memory_that_did_not_come_back_is_lost_by_name),
+        CASE(what_was_encrypted_with_another_key_is_lost_by_name),
         CASE(fds_that_no_row_names_are_left_to_the_caller),
         CASE(a_device_that_is_not_configured_any_more_loses_its_arenas),
         CASE(a_session_without_its_pidfd_is_given_up),

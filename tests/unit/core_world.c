@@ -92,6 +92,8 @@ static void start(struct world *world)
 
     world->core = core_new(&env, &limits);
     assert_non_null(world->core);
+    world->core->spill_key = world->spill_key;
+    world->core->encrypts_spill = true;
     world->device = device_add(world->core, world->device_name, "host memory", false, capacity);
     world->device->state = DEVICE_READY;
     world->device->can_fd = world->device->can_cuda_ipc = true;
@@ -108,7 +110,7 @@ static void quiet(enum log_level level, const char *field, const char *line)
 void world_begin(struct world *world)
 {
     *world = (struct world){
-        .now = 1000, .fds_at_start = count_fds(), .device_name = "host", .dir = "/tmp/test-core-XXXXXX"};
+        .now = 1000, .fds_at_start = count_fds(), .device_name = "host", .spill_key = 7, .dir = "/tmp/test-core-XXXXXX"};
     log_set_sink(quiet);
     list_init(&world->jobs);
     list_init(&world->store);

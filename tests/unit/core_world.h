@@ -35,6 +35,7 @@ struct world {
     int fault_error;
     unsigned ran[JOB_OPCODES]; /* jobs that were run, by opcode */
     const char *device_name;
+    uint64_t spill_key;
     char dir[64];
     int dir_fd;
     unsigned fds_at_start;

@@ -165,7 +165,7 @@ static void a_copy_moves_its_bytes_and_no_others(void **state)
 
 static void round_trip(uint64_t bytes, uint64_t offset)
 {
-    uint64_t size = bytes + offset + 4096, sums[4] = {0};
+    uint64_t size = bytes + offset + 4096, sums[3] = {0};
     struct ask_extent device = make(JOB_EXTENT_DEVICE, size), host = make(JOB_EXTENT_HOST, size),
                       disk = make(JOB_EXTENT_DISK, size), disk2 = make(JOB_EXTENT_DISK, size),
                       back = make(JOB_EXTENT_DEVICE, size);
@@ -175,12 +175,14 @@ static void round_trip(uint64_t bytes, uint64_t offset)
     assert_int_equal(disk.extent.size % 4096, 0);
     expect(ask_copy(&worker, &device, &host, (struct ask_range){offset, 0, bytes}, JOB_CHECKSUM, &sums[0]), 0);
     assert_int_equal(sums[0], expected_checksum(from + offset, bytes));
-    expect(ask_copy(&worker, &host, &disk, (struct ask_range){0, offset, bytes}, JOB_CHECKSUM, &sums[1]), 0);
-    expect(ask_copy(&worker, &disk, &disk2, (struct ask_range){offset, 256, bytes}, JOB_CHECKSUM, &sums[2]), 0);
-    sums[3] = sums[0];
-    expect(ask_copy(&worker, &device, &back, (struct ask_range){offset, 0, bytes}, JOB_VERIFY, &sums[3]), 0);
-    expect(ask_copy(&worker, &disk2, &back, (struct ask_range){256, offset, bytes}, JOB_VERIFY, &sums[3]), 0);
-    assert_true(sums[0] == sums[1] && sums[0] == sums[2] && sums[0] == sums[3]);
+    struct ask_range whole = {0, 0, disk.extent.size};
+    expect(ask_copy(&worker, &device, &disk, whole, JOB_CHECKSUM, &sums[1]), 0);
+    assert_int_equal(sums[1], expected_checksum(from, whole.bytes));
+    expect(ask_copy(&worker, &disk, &disk2, whole, JOB_VERIFY, &sums[1]), 0);
+    sums[2] = sums[0];
+    expect(ask_copy(&worker, &device, &back, (struct ask_range){offset, 0, bytes}, JOB_VERIFY, &sums[2]), 0);
+    expect(ask_copy(&worker, &disk2, &back, (struct ask_range){offset, offset, bytes}, JOB_VERIFY, &sums[2]), 0);
+    assert_true(sums[0] == sums[2]);
     assert_memory_equal(from + offset, to + offset, bytes);
     munmap(from, device.extent.size);
     munmap(to, back.extent.size);
@@ -227,6 +229,152 @@ static void one_flipped_bit_on_disk_is_a_checksum_error(void **state)
     expect(ask_copy(&worker, &disk, &a, (struct ask_range){0, 0, 20 * MIB}, JOB_VERIFY, &sum), HBM_E_IO);
     munmap(from, 20 * MIB);
     drop(&a), drop(&disk);
+}
+
+static int ranges_memfd(const struct job_range *ranges, unsigned n)
+{
+    int fd = memfd_sealed("ranges", ranges, n * sizeof(*ranges));
+
+    assert_true(fd >= 0);
+    return fd;
+}
+
+static int user_file(const unsigned char *bytes, size_t size)
+{
+    int fd = open(state_dir, O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
+
+    assert_true(fd >= 0);
+    assert_int_equal(write(fd, bytes, size), size);
+    return fd;
+}
+
+/* ---- Encrypted spill files ---- */
+
+static int key_memfd(unsigned seed)
+{
+    struct job_spill_key key = {.id = seed};
+
+    fill(key.key, sizeof(key.key), seed);
+    int fd = memfd_sealed("key", &key, sizeof(key));
+    assert_true(fd >= 0);
+    return fd;
+}
+
+static void begin_with_key(int key)
+{
+    ask_start(&worker, program);
+    worker.spill_key = key;
+    expect(ask_begin(&worker, "host", state_dir, 0, NULL), 0);
+}
+
+static void encrypted_spill_files_come_back_the_same_on_every_path(void **state)
+{
+    int key = key_memfd(1);
+
+    (void)state;
+    begin_with_key(key);
+    round_trip(4, 0);
+    round_trip(4095, 256);
+    round_trip(16 * MIB + 1, 4095);
+    round_trip(41 * MIB + 5, 256);
+    assert_int_equal(end(NULL), 0);
+    close(key);
+}
+
+/* 16 bytes are what the cipher works on at a time. */
+static void an_encrypted_spill_file_holds_no_16_bytes_of_what_was_spilled(void **state)
+{
+    uint64_t size = 17 * MIB, sum = 0;
+    unsigned char *raw = malloc(size);
+    int key = key_memfd(2);
+
+    (void)state;
+    begin_with_key(key);
+    struct ask_extent memory = make(JOB_EXTENT_HOST, size), disk = make(JOB_EXTENT_DISK, size);
+    unsigned char *plain = map(&memory);
+    memset(plain, 'A', size);
+    expect(ask_copy(&worker, &memory, &disk, (struct ask_range){0, 0, size}, JOB_CHECKSUM, &sum), 0);
+    assert_int_equal(sum, expected_checksum(plain, size));
+    assert_int_equal(pread(disk.fd, raw, size, 0), size);
+    for (uint64_t at = 0; at < size; at += 16)
+        assert_memory_not_equal(raw + at, plain, 16);
+    /* Nor does it show where the same bytes lie twice. */
+    for (uint64_t at = 4096; at < size; at += 4096)
+        assert_memory_not_equal(raw + at, raw, 16);
+    munmap(plain, size);
+    drop(&memory), drop(&disk);
+    assert_int_equal(end(NULL), 0);
+    free(raw), close(key);
+}
+
+static void a_spill_file_opens_with_its_own_key_and_name_alone(void **state)
+{
+    int key = key_memfd(3), other = key_memfd(4);
+    const struct ask_range whole = {0, 0, 2 * MIB};
+    uint64_t sum = 0;
+
+    (void)state;
+    begin_with_key(key);
+    struct ask_extent memory = make(JOB_EXTENT_HOST, 2 * MIB), disk = make(JOB_EXTENT_DISK, 2 * MIB),
+                      renamed = disk;
+    expect(ask_copy(&worker, &memory, &disk, whole, JOB_CHECKSUM, &sum), 0);
+    renamed.extent.token++;
+    expect(ask_copy(&worker, &renamed, &memory, whole, JOB_VERIFY, &sum), HBM_E_CHECKSUM);
+    renamed.extent.token--, renamed.extent.encrypted = 0;
+    expect(ask_copy(&worker, &renamed, &memory, whole, JOB_VERIFY, &sum), HBM_E_CHECKSUM);
+    expect(ask_copy(&worker, &disk, &memory, whole, JOB_VERIFY, &sum), 0);
+    assert_int_equal(end(NULL), 0);
+    begin_with_key(other);
+    expect(ask_copy(&worker, &disk, &memory, whole, JOB_VERIFY, &sum), HBM_E_CHECKSUM);
+    assert_int_equal(end(NULL), 0);
+    begin_with_key(-1);
+    expect(ask_copy(&worker, &disk, &memory, whole, JOB_VERIFY, &sum), HBM_E_LOST);
+    assert_int_equal(end(NULL), 0);
+    begin_with_key(key);
+    expect(ask_copy(&worker, &disk, &memory, whole, JOB_VERIFY, &sum), 0);
+    drop(&memory), drop(&disk);
+    assert_int_equal(end(NULL), 0);
+    close(key), close(other);
+}
+
+static void a_key_that_is_none_is_refused(void **state)
+{
+    struct job_spill_key nameless = {.key = {1}};
+    int unsealed = memfd_create("key", MFD_CLOEXEC),
+        wrong[] = {memfd_sealed("key", "short", 5), memfd_sealed("key", &nameless, sizeof(nameless))};
+
+    (void)state;
+    assert_int_equal(ftruncate(unsealed, sizeof(nameless)), 0);
+    ask_start(&worker, program);
+    worker.spill_key = unsealed;
+    expect(ask_begin(&worker, "host", state_dir, 0, NULL), HBM_E_BAD_REQUEST);
+    for (unsigned i = 0; i < 2; i++) {
+        worker.spill_key = wrong[i];
+        expect(ask_begin(&worker, "host", state_dir, 0, NULL), HBM_E_BAD_REQUEST);
+        close(wrong[i]);
+    }
+    worker.spill_key = -1;
+    expect(ask_begin(&worker, "host", state_dir, 0, NULL), 0);
+    assert_int_equal(end(NULL), 0);
+    close(unsealed);
+}
+
+static void disk_extents_are_written_in_whole_blocks_and_never_from_a_file(void **state)
+{
+    struct ask_extent memory = make(JOB_EXTENT_HOST, 8192), disk = make(JOB_EXTENT_DISK, 8192);
+    struct job_range range = {0, 0, 4096};
+    unsigned char page[4096] = {0};
+    int file = user_file(page, sizeof(page)), memfd = ranges_memfd(&range, 1);
+
+    (void)state;
+    expect(ask_copy(&worker, &memory, &disk, (struct ask_range){0, 256, 4096}, 0, NULL), HBM_E_BAD_REQUEST);
+    expect(ask_copy(&worker, &memory, &disk, (struct ask_range){0, 0, 4000}, 0, NULL), HBM_E_BAD_REQUEST);
+    expect(ask_copy(&worker, &memory, &disk, (struct ask_range){256, 4096, 4096}, 0, NULL), 0);
+    expect(ask_file(&worker, &disk, file, memfd, 1, false, NULL), HBM_E_BAD_REQUEST);
+    memory.extent.encrypted = 1;
+    expect(ask_copy(&worker, &memory, &disk, (struct ask_range){0, 0, 4096}, 0, NULL), HBM_E_BAD_REQUEST);
+    close(file), close(memfd);
+    drop(&memory), drop(&disk);
 }
 
 static void a_hash_is_plain_xxh3_of_any_kind_of_extent(void **state)
@@ -323,23 +471,6 @@ static void codes_that_do_not_fit_are_refused(void **state)
     drop(&raw), drop(&stored), drop(&disk);
 }
 
-static int ranges_memfd(const struct job_range *ranges, unsigned n)
-{
-    int fd = memfd_sealed("ranges", ranges, n * sizeof(*ranges));
-
-    assert_true(fd >= 0);
-    return fd;
-}
-
-static int user_file(const unsigned char *bytes, size_t size)
-{
-    int fd = open(state_dir, O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
-
-    assert_true(fd >= 0);
-    assert_int_equal(write(fd, bytes, size), size);
-    return fd;
-}
-
 static void a_file_is_read_whatever_the_order_and_overlap_of_its_ranges(void **state)
 {
     enum { FILE_SIZE = 40 * 1024 * 1024 + 17, SMALL = 3000, N = SMALL + 4 };
@@ -358,7 +489,7 @@ static void a_file_is_read_whatever_the_order_and_overlap_of_its_ranges(void **s
     ranges[SMALL + 1] = (struct job_range){90 * MIB, 16 * MIB - 5, 10};
     ranges[SMALL + 2] = (struct job_range){90 * MIB + 11, 16 * MIB - 5, 10};
     int memfd = ranges_memfd(ranges, N);
-    for (unsigned kind = JOB_EXTENT_DEVICE; kind <= JOB_EXTENT_DISK; kind++) {
+    for (unsigned kind = JOB_EXTENT_DEVICE; kind <= JOB_EXTENT_HOST; kind++) {
         if (kind == JOB_EXTENT_CUDA_IPC)
             continue;
         struct ask_extent e = make(kind, 91 * MIB);
@@ -653,6 +784,11 @@ int main(int argc, char **argv)
         WITH_WORKER(the_checksum_is_the_same_on_every_path),
         cmocka_unit_test(without_io_uring_plain_reads_and_writes_do),
         WITH_WORKER(one_flipped_bit_on_disk_is_a_checksum_error),
+        cmocka_unit_test(encrypted_spill_files_come_back_the_same_on_every_path),
+        cmocka_unit_test(an_encrypted_spill_file_holds_no_16_bytes_of_what_was_spilled),
+        cmocka_unit_test(a_spill_file_opens_with_its_own_key_and_name_alone),
+        cmocka_unit_test(a_key_that_is_none_is_refused),
+        WITH_WORKER(disk_extents_are_written_in_whole_blocks_and_never_from_a_file),
         WITH_WORKER(a_hash_is_plain_xxh3_of_any_kind_of_extent),
         WITH_WORKER(a_buffer_is_encoded_within_its_bounds_and_decoded_again),
         WITH_WORKER(codes_that_do_not_fit_are_refused),
