@@ -40,6 +40,7 @@ static bool add(struct server *server, const struct probe_device *found, unsigne
         .spill_key = server->spill_key,
         .pinned_bytes = config_bytes(config->pinned_bytes, machine_memory()),
         .idle_ms = config->worker_idle_seconds,
+        .patience_ms = config->worker_patience_seconds,
     };
 
     return device_add(server->core, found->uuid, found->name, is_cuda, capacity) &&
@@ -159,6 +160,8 @@ static void ready(void *context, uint32_t index, const struct job_start_reply *r
     if (device->state != DEVICE_DRAINED)
         device->state = DEVICE_READY;
     server->device_up[index] = true;
+    if (device->worker_gone_ms && !device->recovery_ms)
+        device->recovery_ms = server_now(server) - device->worker_gone_ms;
     books_ask(server->core, device);
     log_info("device %u %s %s: %s, %" PRIu64 " MiB to hand out, %" PRIu64 " MiB host, %" PRIu64 " MiB disk", index,
              device->uuid, device->name, first ? "ready" : "ready again", device->capacity[HBM_TIER_DEVICE] >> 20,
@@ -173,13 +176,18 @@ static void gone(void *context, uint32_t index, const char *why)
     struct server *server = context;
     struct device *device = device_at(server->core, index);
 
-    /* After a worker that served, the next one is expected to serve: what is asked meanwhile waits for it. */
-    if (!server->device_up[index] && device->state != DEVICE_DRAINED)
+    /* After a worker that served, the next one is expected to serve: what is asked meanwhile waits for it. One that
+     * dies before it serves marks the device until one does. */
+    if (!server->device_up[index] && device->state != DEVICE_DRAINED) {
+        if (device->state != DEVICE_FAILED)
+            log_error("device %u %s is not served: %s; it is tried again, see dmesg for what became of it", index,
+                      device->uuid, why);
         device->state = DEVICE_FAILED;
+    }
     server->device_up[index] = false;
     event_emit(&server->core->events, "device.worker_gone", 0, device->uuid, 0, UINT32_MAX, device->worker_pid,
                "%s", why);
-    device_worker_gone(server->core, device);
+    device_worker_gone(server->core, device, why);
     heard(server, index);
 }
 

@@ -64,6 +64,29 @@ static void tier_cell(struct grid *grid, const cJSON *device, const char *name)
     grid_cell(grid, "-");
 }
 
+/* A device that is not served, and why; or how its last worker ended. */
+static void print_trouble(const cJSON *devices)
+{
+    const cJSON *row;
+
+    cJSON_ArrayForEach(row, devices)
+    {
+        const cJSON *ended = member(row, "worker_ended");
+        bool failed = cJSON_IsString(member(row, "problem"));
+        _cleanup_free_ char *index = cell_text(member(row, "index"));
+        _cleanup_free_ char *why = cell_text(failed ? member(row, "problem") : member(ended, "why"));
+        _cleanup_free_ char *remedy = cell_text(member(row, "remedy"));
+        char ago[UNITS_TEXT], after[UNITS_TEXT];
+        report_clean(why);
+        if (failed)
+            printf("device %s: %s; %s\n", index, why, remedy);
+        else if (cJSON_IsObject(ended))
+            printf("device %s: %s, %s ago; served again after %s\n", index, why,
+                   units_seconds(number(ended, "seconds_ago"), ago),
+                   units_seconds(number(ended, "served_again_after"), after));
+    }
+}
+
 void show_devices(const struct cli *cli, const cJSON *devices)
 {
     static const char *const titles[] = {">N",    "UUID",  "NAME",    "KIND",      "STATE", ">DEVICE",
@@ -86,6 +109,7 @@ void show_devices(const struct cli *cli, const cJSON *devices)
         grid_member(&grid, row, "worker_restarts");
     }
     grid_end(&grid, cli);
+    print_trouble(devices);
 }
 
 void show_models(const struct cli *cli, const cJSON *models)

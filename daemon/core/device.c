@@ -62,15 +62,35 @@ int device_check_drained(const struct device *device, char *detail)
     return HBM_E_DRAINED;
 }
 
+int device_check_ready(const struct device *device, char *detail)
+{
+    if (!device) {
+        snprintf(detail, HBM_DETAIL_MAX, "no device of that index");
+        return HBM_E_NO_DEVICE;
+    }
+    if (device->state == DEVICE_FAILED) {
+        snprintf(detail, HBM_DETAIL_MAX, "device %.63s: %.170s", device->uuid, device->worker_why);
+        return HBM_E_DEVICE_LOST;
+    }
+    if (device->state == DEVICE_STARTING) {
+        snprintf(detail, HBM_DETAIL_MAX, "device %s is starting", device->uuid);
+        return HBM_E_NO_DEVICE;
+    }
+    return device_check_drained(device, detail);
+}
+
 const char *device_state_name(enum device_state state)
 {
     static const char *const names[] = {"starting", "ready", "drained", "failed"};
     return names[state];
 }
 
-void device_worker_gone(struct core *core, struct device *device)
+void device_worker_gone(struct core *core, struct device *device, const char *why)
 {
     device->worker_pid = 0;
+    device->worker_gone_ms = core_now(core);
+    device->recovery_ms = 0;
+    snprintf(device->worker_why, sizeof(device->worker_why), "%s", why);
     list_for_each(node, &core->arenas) {
         struct arena *arena = list_entry(node, struct arena, node);
         if (arena->extent->device != device || arena->extent->kind != JOB_EXTENT_CUDA_IPC || arena->extent->lost)

@@ -27,7 +27,10 @@ struct device {
     bool can_fd, can_cuda_ipc;
     int32_t worker_pid;           /* 0: none now */
     uint32_t worker_restarts;
-    struct books books;           /* daemon/core/books.c's */
+    char worker_why[HBM_DETAIL_MAX]; /* what became of the last one */
+    uint64_t worker_gone_ms;         /* when; 0: none has gone */
+    uint64_t recovery_ms;            /* from then until the next one served; 0: none has yet */
+    struct books books;              /* daemon/core/books.c's */
 };
 
 /* capacity 0 in a tier means the tier is not there. Index is the order of adding. NULL if memory is out. */
@@ -37,6 +40,9 @@ struct device *device_at(struct core *core, uint32_t index); /* WIRE_DEVICE_ANY 
 struct device *device_by_text(struct core *core, const char *uuid_or_index);
 /* 0, or DRAINED with detail: it gives no more memory out, and takes none back. */
 int device_check_drained(const struct device *device, char *detail);
+/* 0, or why nothing can be put there: NO_DEVICE, DRAINED, or DEVICE_LOST with what became of its worker. device may be
+ * NULL. */
+int device_check_ready(const struct device *device, char *detail);
 const char *device_state_name(enum device_state state);
 /* The worker's process ended: cuda-ipc extents of the device are lost for new attaches. */
-void device_worker_gone(struct core *core, struct device *device);
+void device_worker_gone(struct core *core, struct device *device, const char *why);

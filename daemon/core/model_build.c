@@ -310,13 +310,9 @@ void model_build(struct core *core, struct call *call, const struct publish_args
     char detail[HBM_DETAIL_MAX] = "";
     int error = check_names(&args->table, args->name, detail);
 
-    int drained = device ? device_check_drained(device, detail) : 0;
-    if (drained) {
-        call_refuse(call, drained, "%s", detail);
-        return;
-    }
-    if (!device || device->state != DEVICE_READY) {
-        call_refuse(call, HBM_E_NO_DEVICE, "device %s", device ? device_state_name(device->state) : "of that index");
+    int unready = device_check_ready(device, detail);
+    if (unready) {
+        call_refuse(call, unready, "%s", detail);
         return;
     }
     struct build *build = error || !sizes ? NULL : build_new(core, call, args, listed);

@@ -42,8 +42,10 @@ static struct device *device_of(struct core *core, const char *uuid)
             return device;
     }
     struct device *device = device_add(core, uuid, "not there any more", false, nothing);
-    if (device)
+    if (device) {
         device->state = DEVICE_FAILED;
+        snprintf(device->worker_why, sizeof(device->worker_why), "it was not found when the daemon started");
+    }
     return device;
 }
 

@@ -50,17 +50,10 @@ static int settle_shape(struct alloc_args *args, char *detail)
 
 static int check_device(struct device *device, uint32_t handle, char *detail)
 {
-    if (!device) {
-        snprintf(detail, HBM_DETAIL_MAX, "no device of that index");
-        return HBM_E_NO_DEVICE;
-    }
-    int error = device_check_drained(device, detail);
+    int error = device_check_ready(device, detail);
+
     if (error)
         return error;
-    if (device->state != DEVICE_READY) {
-        snprintf(detail, HBM_DETAIL_MAX, "device %s is %s", device->uuid, device_state_name(device->state));
-        return HBM_E_NO_DEVICE;
-    }
     if (handle == HBM_HANDLE_CUDA_IPC && !device->can_cuda_ipc) {
         snprintf(detail, HBM_DETAIL_MAX, "device %s hands out no cuda-ipc memory", device->uuid);
         return HBM_E_UNSUPPORTED;

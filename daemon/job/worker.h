@@ -9,7 +9,6 @@
 #define WORKER_BACKOFF_MIN_MS 50u
 #define WORKER_BACKOFF_MAX_MS 5000u
 #define WORKER_STABLE_MS 10000u   /* a worker that served so long starts the pause over */
-#define WORKER_PATIENCE_MS 60000u /* a job's least time; what jobs wait for a worker to start */
 #define WORKER_BYTES_A_MS 50000u  /* 50 MB/s: slower than any disk in order */
 
 struct flight {
@@ -24,7 +23,7 @@ struct worker {
     char uuid[HBM_UUID_MAX];
     char state_dir[256];
     int spill_key; /* borrowed; -1: none */
-    uint64_t pinned_bytes, idle_ms;
+    uint64_t pinned_bytes, idle_ms, patience_ms;
 
     enum { WORKER_DOWN, WORKER_STARTING, WORKER_READY } state;
     int fd;       /* our end of the socketpair; -1 when down */

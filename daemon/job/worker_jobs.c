@@ -14,6 +14,8 @@
 static uint64_t job_bytes(const struct job *job)
 {
     switch (job->opcode) {
+    case JOB_CREATE:
+        return job->request.create.size; /* zeroed */
     case JOB_COPY:
         return job->request.copy.bytes;
     case JOB_ENCODE:
@@ -48,7 +50,7 @@ static void take_off(struct worker *worker, struct job *job)
     worker->bytes_in_flight += worker->flights[i].bytes;
     /* It may have to wait in the worker behind all that is in flight. */
     worker->flights[i].deadline_ms =
-        uv_now(worker->workers->loop) + WORKER_PATIENCE_MS + worker->bytes_in_flight / WORKER_BYTES_A_MS;
+        uv_now(worker->workers->loop) + worker->patience_ms + worker->bytes_in_flight / WORKER_BYTES_A_MS;
 }
 
 static struct job *land(struct worker *worker, struct flight *flight)
@@ -201,7 +203,7 @@ void worker_watch_deadlines(struct worker *worker)
             first = worker->flights[i].deadline_ms;
     if (worker->state == WORKER_DOWN && !list_empty(&worker->queued)) {
         if (!uv_is_active((uv_handle_t *)&worker->deadline))
-            uv_timer_start(&worker->deadline, worker_deadline, WORKER_PATIENCE_MS, 0);
+            uv_timer_start(&worker->deadline, worker_deadline, worker->patience_ms, 0);
     } else if (first == UINT64_MAX) {
         uv_timer_stop(&worker->deadline);
     } else {
@@ -216,7 +218,10 @@ void worker_deadline(uv_timer_t *timer)
     char why[HBM_DETAIL_MAX];
 
     if (worker->state == WORKER_DOWN) {
-        snprintf(why, sizeof(why), "no worker of %s could be started in time", worker->uuid);
+        snprintf(why, sizeof(why), worker->running ? "the worker of %s was killed and does not end: the driver holds it"
+                                                   : "no worker of %s could be started in time",
+                 worker->uuid);
+        worker->workers->world.gone(worker->workers->world.context, worker->index, why);
         worker_end_jobs(worker, HBM_E_DEVICE_LOST, why);
         return;
     }

@@ -63,6 +63,7 @@ int workers_add(struct workers *workers, const struct worker_spec *spec)
     worker->spill_key = spec->spill_key;
     worker->pinned_bytes = spec->pinned_bytes;
     worker->idle_ms = spec->idle_ms;
+    worker->patience_ms = spec->patience_ms;
     worker->fd = -1;
     worker->backoff_ms = WORKER_BACKOFF_MIN_MS;
     list_init(&worker->queued);

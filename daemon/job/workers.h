@@ -16,6 +16,7 @@ struct worker_spec {
     const char *state_dir; /* for disk extents */
     int spill_key;         /* memfd of a struct job_spill_key, borrowed for good; -1: none */
     uint64_t pinned_bytes, idle_ms;
+    uint64_t patience_ms; /* a job's least time; what jobs wait for a worker to start */
 };
 
 /* What the devices' owner hears; index is the order of adding. */

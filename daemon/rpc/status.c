@@ -1,4 +1,5 @@
 /* The daemon and its devices: hbm.status, hbm.devices, hbm.config, rpc.discover. */
+#include <math.h>
 #include <stdio.h>
 #include <unistd.h>
 
@@ -34,6 +35,31 @@ static void refresh(struct core *core, struct device *device)
         books_ask(core, device);
 }
 
+/* How its last worker ended, and what it means that it has none. */
+static void write_worker(struct writer *writer, const struct core *core, const struct device *device)
+{
+    if (device->worker_pid)
+        write_integer(writer, "worker_pid", device->worker_pid);
+    else
+        write_null(writer, "worker_pid");
+    write_number(writer, "worker_restarts", device->worker_restarts);
+    if (device->worker_gone_ms) {
+        write_open(writer, "worker_ended", '{');
+        write_string(writer, "why", device->worker_why);
+        write_real(writer, "seconds_ago", (double)(core_now(core) - device->worker_gone_ms) / 1e3);
+        write_real(writer, "served_again_after", device->recovery_ms ? (double)device->recovery_ms / 1e3 : (double)NAN);
+        write_close(writer, '}');
+    } else {
+        write_null(writer, "worker_ended");
+    }
+    bool failed = device->state == DEVICE_FAILED;
+    write_string(writer, "problem", failed ? device->worker_why : NULL);
+    write_string(writer, "remedy",
+                 !failed           ? NULL
+                 : device->is_cuda ? "see dmesg for an Xid, nvidia-smi for its health; it is tried again every 5 s"
+                                   : "see the daemon's log; it is tried again every 5 s");
+}
+
 void write_devices(struct writer *writer, const char *key, struct core *core)
 {
     write_open(writer, key, '[');
@@ -46,11 +72,7 @@ void write_devices(struct writer *writer, const char *key, struct core *core)
         write_string(writer, "name", device->name);
         write_string(writer, "kind", device->is_cuda ? "cuda" : "host");
         write_string(writer, "state", device_state_name(device->state));
-        if (device->worker_pid)
-            write_integer(writer, "worker_pid", device->worker_pid);
-        else
-            write_null(writer, "worker_pid");
-        write_number(writer, "worker_restarts", device->worker_restarts);
+        write_worker(writer, core, device);
         write_tiers(writer, device);
         write_unaccounted(writer, core, device);
         write_close(writer, '}');

@@ -1,4 +1,7 @@
-/* The books against the driver. */
+/* The books against the driver, and devices that are lost. */
+#include <stdio.h>
+#include <string.h>
+
 #include "core_cases.h"
 #include "core_world.h"
 #include "daemon/core/books.h"
@@ -105,6 +108,30 @@ static void whoever_waits_is_told_once_whether_it_answers_or_not(void **state)
     assert_int_equal(told, 3);
 }
 
+static int allocate(struct session *session, uint32_t device)
+{
+    struct alloc_args args = {.size = 4096, .device = device, .mode = 0600, .dtype = HBM_U8};
+    struct ask *one = ask(&w, alice, session);
+
+    verb_alloc(w.core, &one->call, &args);
+    return error_of(&w, one);
+}
+
+static void a_device_that_is_lost_says_why_and_the_others_serve(void **state)
+{
+    (void)state;
+    const uint64_t capacity[HBM_TIERS] = {MIB, MIB, MIB};
+    struct session *session = client(&w, alice);
+
+    device_add(w.core, "second", "another", false, capacity)->state = DEVICE_READY;
+    w.device->state = DEVICE_FAILED;
+    snprintf(w.device->worker_why, sizeof(w.device->worker_why), "Xid 79");
+    assert_int_equal(allocate(session, 0), HBM_E_DEVICE_LOST);
+    assert_non_null(strstr(last_detail, "Xid 79"));
+    assert_int_equal(allocate(session, 1), 0);
+    assert_int_equal(allocate(session, 2), HBM_E_NO_DEVICE);
+}
+
 #define TEST(name) cmocka_unit_test_setup_teardown(name, begin, end)
 
 int core_books_cases(void)
@@ -114,6 +141,7 @@ int core_books_cases(void)
         TEST(the_driver_may_count_less_than_was_handed_out),
         TEST(blocks_in_the_worker_are_counted_once),
         TEST(nothing_is_said_before_the_driver_has_told_nor_of_the_machines_memory),
+        TEST(a_device_that_is_lost_says_why_and_the_others_serve),
         TEST(whoever_waits_is_told_once_whether_it_answers_or_not),
     };
     return cmocka_run_group_tests_name("books", tests, NULL, NULL);
