@@ -144,29 +144,6 @@ int server_new(const struct setup *setup, const struct config *config, struct se
     return error;
 }
 
-/* The directory, the lock, the ledger: what another daemon must not have touched. */
-static bool take_directories(struct server *server)
-{
-    char why[256];
-
-    if (!runtime_dir_path(server->config.runtime_dir, server->runtime_dir, why) ||
-        !state_dir_path(server->config.state_dir, server->state_dir, why) ||
-        (server->dir_fd = runtime_dir_open(server->runtime_dir, &server->lock_fd, why)) < 0 ||
-        !state_dir_make(server->state_dir, why)) {
-        server_fail(server, why);
-        return false;
-    }
-    int error = ledger_open(server->dir_fd, &server->ledger);
-    if (!error)
-        return true;
-    snprintf(why, sizeof(why), "cannot read %.120s/ledger: %s", server->runtime_dir,
-             error == -EPROTO
-                 ? "a newer hbmd wrote it; install that version, or stop hbmd and remove the file with all memory"
-                 : strerror(-error));
-    server_fail(server, why);
-    return false;
-}
-
 int server_start(struct server *server)
 {
     static const int signals[3] = {SIGTERM, SIGINT, SIGHUP};
@@ -176,7 +153,7 @@ int server_start(struct server *server)
         log_warning("the fds that the service manager passed cannot be read: %s", strerror(-error));
     for (size_t i = 0; i < server->passed.n_kept; i++)
         store_count(server->store, server->passed.kept[i].name);
-    if (!take_directories(server) || !spill_key_find(server))
+    if (!server_take_directories(server) || !spill_key_find(server))
         return -1;
     for (unsigned i = 0; i < 3; i++)
         uv_signal_start(&server->signals[i], on_signal, signals[i]);
@@ -185,23 +162,6 @@ int server_start(struct server *server)
         hold_devices(server);
     devices_find(server);
     return server->failed ? -1 : 0;
-}
-
-/* The store's copy of what no row speaks of goes too: it would come back for ever. */
-static void drop_surplus(struct server *server)
-{
-    unsigned dropped = 0;
-
-    for (size_t i = 0; i < server->passed.n_kept; i++) {
-        struct kept_fd *kept = &server->passed.kept[i];
-        if (kept->fd < 0)
-            continue;
-        store_remove(server->store, kept->name);
-        kept->fd = fd_close(kept->fd);
-        dropped++;
-    }
-    if (dropped)
-        log_warning("%u kept fds belong to nothing in the ledger and are dropped", dropped);
 }
 
 void server_devices_found(struct server *server)
@@ -218,7 +178,7 @@ void server_devices_found(struct server *server)
         server_fail(server, why);
         return;
     }
-    drop_surplus(server);
+    server_drop_surplus(server);
     workers_start(server->workers);
 }
 

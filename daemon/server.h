@@ -30,6 +30,7 @@ struct server {
 
     struct store *store;
     struct ledger *ledger;
+    struct store_request ledger_copy;
     struct core *core;
     struct probe *probe; /* while it looks for GPUs */
     struct workers *workers;
@@ -74,6 +75,11 @@ bool spill_key_find(struct server *server);
 void server_reload(struct server *server);
 void server_each_option(void *context,
                         void (*row)(void *to, const char *key, const char *value, const char *source), void *to);
+
+/* inherit.c: the directory, its lock, the ledger: what another daemon must not have touched. False: it has failed. */
+bool server_take_directories(struct server *server);
+/* After re-adoption: the store's fds that no row speaks of go. */
+void server_drop_surplus(struct server *server);
 
 /* listen.c */
 /* Every device has come up or failed once: serves. */

@@ -141,6 +141,8 @@ static void append(struct ledger *ledger, const unsigned char *bytes, size_t siz
 
     if (error && !ledger->behind && !ledger->rebuilding)
         fell_behind(ledger, error);
+    if (!ledger->rebuilding)
+        ledger_append_to_copy(ledger, bytes, size);
     ledger_index_record(ledger, bytes, ledger->size, error != 0);
     if (!error)
         ledger->size += size;

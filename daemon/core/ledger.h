@@ -1,7 +1,8 @@
 /* The ledger: what the owner must know after its own death. An append-only file in the runtime directory, each
  * record checksummed and self-describing; a row replaces the earlier row of its id, a tombstone ends it. Written
  * with one write() a record: a process may die at any byte, the machine's death takes the memory along anyway
- * (tmpfs). A torn tail is cut off. Compacted when it has grown to several times what lives. */
+ * (tmpfs). A torn tail is cut off. Compacted when it has grown to several times what lives. A copy is kept with the
+ * memory that it describes. */
 #pragma once
 
 #include "daemon/core/session.h"
@@ -11,6 +12,12 @@ struct ledger;
 /* Opens (or makes) DIR/ledger. Fails with -errno; one that a newer build says is not for ours is -EPROTO,
  * untouched. */
 int ledger_open(int dir_fd, struct ledger **ret);
+/* A copy of the file, in an fd that belongs where the memory's fds are kept. First, before ledger_readopt: a file
+ * that is gone, damaged or shorter than the copy that came back from there is made anew from it. 0 or -errno. */
+int ledger_recover(struct ledger *ledger, int copy);
+/* Goes on with that one (taken), or with a new one (-1). The fd, which stays the ledger's, or -errno: there is
+ * none. */
+int ledger_keep_copy(struct ledger *ledger, int copy);
 struct ledger *ledger_close(struct ledger *ledger);
 
 /* Rows, written at once; all take core->ledger == NULL. A full file system is logged once and counted: the rows are

@@ -101,6 +101,8 @@ int ledger_compact(struct ledger *ledger)
     fd_close(ledger->fd);
     ledger->fd = compaction.fd;
     ledger->size = compaction.size;
+    if (ledger->copy >= 0)
+        ledger_refresh_copy(ledger);
     log_debug("the ledger was compacted to %llu bytes", (unsigned long long)ledger->size);
     return 0;
 }

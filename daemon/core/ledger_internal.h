@@ -1,4 +1,4 @@
-/* Shared by ledger.c (writing), ledger_open.c (reading at the start) and ledger_compact.c. */
+/* Shared by ledger.c (writing), ledger_open.c (reading at the start), ledger_compact.c and ledger_copy.c. */
 #pragma once
 
 #include "daemon/core/ledger_file.h"
@@ -18,7 +18,7 @@ struct ledger_header {
     uint32_t magic, since; /* the lowest version that can read it */
     uint16_t epoch;
     uint16_t version; /* of who made the file; version 1 left 0 */
-    uint16_t unused[2];
+    uint32_t check;   /* of what is before it; version 1 left 0 */
 };
 
 /* Then the payload, padded to 8 bytes, and XXH3-64 of all that. */
@@ -39,7 +39,10 @@ struct ledger_entry {
 
 struct ledger {
     int dir_fd, fd;
-    uint32_t since; /* of rows that are there */
+    int copy;         /* ledger_copy.c; -1: none */
+    bool copy_behind; /* it lacks rows */
+    bool doubtful;    /* the file was new, or something in it could not be read */
+    uint32_t since;   /* of rows that are there */
     uint16_t epoch;
     uint64_t size, live; /* bytes: of the file, and of its live records */
     void *index;         /* tsearch root of struct ledger_entry, by id */
@@ -55,6 +58,7 @@ struct ledger {
 /* The ledger, made whole first where it is not. NULL: nothing is remembered. */
 struct ledger *ledger_ready(struct core *core);
 struct ledger_header ledger_header(const struct ledger *ledger);
+bool ledger_header_is_sound(const struct ledger_header *header);
 uint64_t ledger_checksum(const void *bytes, size_t size);
 /* True if a whole, sound record starts at bytes. */
 bool ledger_record_is_sound(const unsigned char *bytes, uint64_t left);
@@ -62,7 +66,13 @@ bool ledger_record_is_sound(const unsigned char *bytes, uint64_t left);
 void ledger_index_record(struct ledger *ledger, const unsigned char *bytes, uint64_t offset, bool keep);
 void ledger_index_clear(struct ledger *ledger);
 int ledger_write_all(int fd, const void *bytes, size_t size);
+int ledger_read_all(int fd, unsigned char *bytes, uint64_t size);
+/* Indexes what is in the file; what cannot be read is cut off or set aside. */
+int ledger_read(struct ledger *ledger);
 int ledger_compact(struct ledger *ledger);
+/* The copy, from the file. */
+int ledger_refresh_copy(struct ledger *ledger);
+void ledger_append_to_copy(struct ledger *ledger, const unsigned char *bytes, size_t size);
 /* The file lacks rows that the index has: tries a new file. */
 void ledger_catch_up(struct ledger *ledger);
 /* Fills `record` (entry->size bytes). 0 or -errno. */

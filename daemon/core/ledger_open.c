@@ -65,6 +65,7 @@ static void index_file(struct ledger *ledger, const unsigned char *bytes, uint64
         if (!next)
             break;
         log_error("the ledger's record at byte %llu is damaged: what it said is lost", (unsigned long long)at);
+        ledger->doubtful = true;
         at = next;
     }
     if (at < size)
@@ -73,7 +74,7 @@ static void index_file(struct ledger *ledger, const unsigned char *bytes, uint64
     ledger->size = at;
 }
 
-static int read_all(int fd, unsigned char *bytes, uint64_t size)
+int ledger_read_all(int fd, unsigned char *bytes, uint64_t size)
 {
     for (uint64_t done = 0; done < size;) {
         ssize_t n = pread(fd, bytes + done, size - done, (off_t)done);
@@ -86,16 +87,31 @@ static int read_all(int fd, unsigned char *bytes, uint64_t size)
     return 0;
 }
 
+static uint32_t check_of(const struct ledger_header *header)
+{
+    return (uint32_t)ledger_checksum(header, offsetof(struct ledger_header, check));
+}
+
 struct ledger_header ledger_header(const struct ledger *ledger)
 {
-    return (struct ledger_header){
+    struct ledger_header header = {
         .magic = LEDGER_MAGIC, .since = ledger->since, .epoch = ledger->epoch, .version = LEDGER_VERSION};
+
+    header.check = check_of(&header);
+    return header;
+}
+
+bool ledger_header_is_sound(const struct ledger_header *header)
+{
+    return header->magic == LEDGER_MAGIC && header->since && header->epoch &&
+           header->check == (header->version ? check_of(header) : 0);
 }
 
 static int start_empty(struct ledger *ledger)
 {
     int error = random_epoch(&ledger->epoch, 0);
 
+    ledger->doubtful = true;
     ledger->since = LEDGER_SINCE;
     struct ledger_header header = ledger_header(ledger);
     if (!error && ftruncate(ledger->fd, 0) < 0)
@@ -118,7 +134,7 @@ static int set_aside(struct ledger *ledger)
     return ledger->fd < 0 ? -errno : start_empty(ledger);
 }
 
-static int read_file(struct ledger *ledger)
+int ledger_read(struct ledger *ledger)
 {
     struct stat status;
     struct ledger_header header;
@@ -129,14 +145,15 @@ static int read_file(struct ledger *ledger)
     if (size < sizeof(header)) /* died while writing its head: nothing had been granted */
         return start_empty(ledger);
     _cleanup_free_ unsigned char *bytes = malloc(size);
-    int error = bytes ? read_all(ledger->fd, bytes, size) : -ENOMEM;
+    int error = bytes ? ledger_read_all(ledger->fd, bytes, size) : -ENOMEM;
     if (error)
         return error;
     memcpy(&header, bytes, sizeof(header));
-    if (header.magic == LEDGER_MAGIC && header.since > LEDGER_VERSION)
-        return -EPROTO;
-    if (header.magic != LEDGER_MAGIC || !header.since || !header.epoch)
+    if (!ledger_header_is_sound(&header))
         return set_aside(ledger);
+    if (header.since > LEDGER_VERSION)
+        return -EPROTO;
+    ledger->doubtful = false;
     ledger->since = header.since;
     ledger->epoch = header.epoch;
     index_file(ledger, bytes, size);
@@ -152,7 +169,7 @@ int ledger_open(int dir_fd, struct ledger **ret)
 
     if (!ledger)
         return -ENOMEM;
-    ledger->fd = -1;
+    ledger->fd = ledger->copy = -1;
     ledger->dir_fd = fcntl(dir_fd, F_DUPFD_CLOEXEC, 3);
     if (ledger->dir_fd >= 0)
         ledger->fd = openat(dir_fd, LEDGER_NAME, O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW, 0600);
@@ -160,7 +177,7 @@ int ledger_open(int dir_fd, struct ledger **ret)
         error = -errno;
     if (!error) {
         unlinkat(dir_fd, LEDGER_NEW, 0); /* of a compaction that was cut short */
-        error = read_file(ledger);
+        error = ledger_read(ledger);
     }
     if (error) {
         ledger_close(ledger);
@@ -177,6 +194,7 @@ struct ledger *ledger_close(struct ledger *ledger)
     ledger_index_clear(ledger);
     free(ledger->batch.bytes);
     fd_close(ledger->fd);
+    fd_close(ledger->copy);
     fd_close(ledger->dir_fd);
     free(ledger);
     return NULL;

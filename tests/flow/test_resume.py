@@ -190,6 +190,58 @@ def test_a_full_stop_is_the_end_of_the_session_and_not_of_its_memory(daemon, hol
     assert (now["mine"], now["model"]) == (holder.start["mine"], holder.start["model"])
 
 
+def overwrite(path, where, what):
+    with open(path, "r+b") as file:
+        file.seek(where if where >= 0 else path.stat().st_size // 2)
+        file.write(what)
+
+
+DAMAGE = {
+    "removed": lambda path: path.unlink(),
+    "emptied": lambda path: os.truncate(path, 0),
+    "cut in half": lambda path: os.truncate(path, path.stat().st_size // 2),
+    "overwritten": lambda path: overwrite(path, -1, b"\xff" * 100),
+    "another file": lambda path: path.write_bytes(b"nothing of this is a ledger" * 100),
+    "with another head": lambda path: overwrite(path, 8, b"\xff"),
+}
+
+
+@pytest.fixture
+def holders(binary, daemon):
+    made = [Holder(binary, daemon, prefix) for prefix in ("a", "b")]
+    yield made
+    for each in made:
+        if each.process.poll() is None:
+            each.process.kill()
+            each.process.wait()
+
+
+def test_a_ledger_that_is_lost_or_damaged_costs_nothing(daemon, holders):
+    """FAULTS 27: what the memory is, is known where the memory is. The clients go on, and what nobody holds is there too."""
+    def picture():
+        return sorted((row["id"], row["name"], row["keep"], row["hash"]) for row in daemon.rpc("hbm.hash", {"sel": "*"})
+                      for row in [{**row, **next(each for each in daemon.rpc("hbm.ls") if each["id"] == row["id"])}])
+
+    before = picture()
+    for damage in DAMAGE.values():
+        old = daemon.pid
+        os.kill(daemon.process.pid, signal.SIGSTOP)
+        os.kill(old, signal.SIGKILL)
+        damage(daemon.runtime_dir / "ledger")
+        os.kill(daemon.process.pid, signal.SIGCONT)
+        assert [holder.ask("ping")["error"] for holder in holders] == [0, 0]
+        back(daemon, old)
+        for holder in holders:
+            daemon.wait_for(lambda holder=holder: resumed(daemon, holder))
+            holder.unharmed()
+        assert picture() == before
+        assert daemon.rpc("hbm.status")["lost"] == 0
+    assert daemon.log.count("made anew from the copy") == len(DAMAGE)
+    assert [holder.end() for holder in holders] == [0, 0]
+    daemon.wait_for(lambda: not daemon.rpc("hbm.sessions"))
+    assert sorted(row["name"] for row in daemon.rpc("hbm.ls") if "/" not in row["name"]) == ["akept", "bkept"]
+
+
 class Elsewhere(Daemon):
     """In a PID namespace of its own, which its clients are not in: to it, each of them has the number 0."""
 

@@ -208,12 +208,9 @@ static void a_flipped_bit_anywhere_costs_no_more_than_its_record(void **state)
         whole.at[at] ^= 0x10;
         write_ledger(whole.at, whole.size);
         whole.at[at] ^= 0x10;
-        int error = world_come_back(&w);
-        assert_true(error == 0 || (error == -EPROTO && at >= 4 && at < 8));
-        if (!error) {
-            world_check_books(&w);
-            check_contents();
-        }
+        assert_int_equal(world_come_back(&w), 0);
+        world_check_books(&w);
+        check_contents();
         world_crash(&w);
     }
     free(whole.at);
@@ -225,7 +222,8 @@ static void a_ledger_that_says_it_is_not_for_us_is_left_untouched(void **state)
     make_kept(&w, "w", 8, 8);
     struct bytes whole = read_ledger();
     world_crash(&w);
-    whole.at[4] = LEDGER_VERSION + 1; /* the least that has to be known to read it */
+    struct ledger newer = {.since = LEDGER_VERSION + 1, .epoch = 1};
+    *(struct ledger_header *)whole.at = ledger_header(&newer);
     write_ledger(whole.at, whole.size);
     assert_int_equal(world_come_back(&w), -EPROTO);
     struct bytes now = read_ledger();

@@ -238,6 +238,7 @@ static void rewrite_as_newer(void)
 
     memcpy(&header, ledger.at, sizeof(header));
     header.version = LEDGER_VERSION + 1;
+    header.check = (uint32_t)ledger_checksum(&header, offsetof(struct ledger_header, check));
     pack_bytes(&newer, &header, sizeof(header));
     append_newer(&newer, ledger.at + sizeof(header), ledger.size - sizeof(header));
     write_file(w.dir_fd, "ledger", newer.bytes, newer.size);

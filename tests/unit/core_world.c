@@ -159,8 +159,12 @@ int world_come_back(struct world *world)
 
     start(world);
     int error = ledger_open(world->dir_fd, &world->ledger);
+    if (!error && world->copy)
+        error = ledger_recover(world->ledger, world->copy);
     if (error)
         return error;
+    if (world->copy)
+        ledger_keep_copy(world->ledger, fcntl(world->copy, F_DUPFD_CLOEXEC, 3));
     world->core->ledger = world->ledger;
     list_for_each (node, &world->store)
         n++;

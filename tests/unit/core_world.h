@@ -38,6 +38,7 @@ struct world {
     uint64_t spill_key;
     char dir[64];
     int dir_fd;
+    int copy; /* of the ledger, in the store; 0: none */
     unsigned fds_at_start;
     int blocks[16]; /* cuda-ipc: memfds by token - 1 */
     unsigned n_blocks;
