@@ -10,7 +10,7 @@
  * would give memory away that somebody holds, raises LEDGER_SINCE: it leaves the file alone then, and does not
  * start. */
 #define LEDGER_VERSION 3u
-#define LEDGER_SINCE 1u
+#define LEDGER_SINCE 3u /* older ones drop the spill files' key */
 #define LEDGER_NAME "ledger"
 #define LEDGER_NEW "ledger.new"
 

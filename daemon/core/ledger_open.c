@@ -154,12 +154,13 @@ int ledger_read(struct ledger *ledger)
     if (header.since > LEDGER_VERSION)
         return -EPROTO;
     ledger->doubtful = false;
-    ledger->since = header.since;
+    ledger->since = header.since > LEDGER_SINCE ? header.since : LEDGER_SINCE;
     ledger->epoch = header.epoch;
     index_file(ledger, bytes, size);
     if (ledger->size < size && ftruncate(ledger->fd, (off_t)ledger->size) < 0)
         return -errno;
-    return 0;
+    /* Rows that older builds may not pass over come after a head that says so. */
+    return header.since < LEDGER_SINCE ? ledger_compact(ledger) : 0;
 }
 
 int ledger_open(int dir_fd, struct ledger **ret)
