@@ -1,16 +1,16 @@
-/* Element moves: types and chunks of 8 elements, the unit of every access.
- * A chunk starts at a multiple of 8 of the tensor's own index, whatever rows or units it crosses, so that aligned
- * tensors of any shape are read and written in whole vectors except at the ends of a run. */
+/* Element moves: types, and chunks, the unit of every access: as many elements as make 16 bytes of the wider side.
+ * A chunk starts at a multiple of its length of the tensor's own index, whatever rows or units it crosses, so that
+ * aligned tensors of any shape are read and written in whole vectors except at the ends of a run. */
 #pragma once
 
+#include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
 #include "kernels/element.h"
 
-#define CHUNK 8
-
 struct f32 {
     typedef uint32_t word;
+    static constexpr uint32_t most = ELEMENT_MAX;
     static __device__ __forceinline__ float up(word w)
     {
         return __uint_as_float(w);
@@ -19,9 +19,14 @@ struct f32 {
     {
         return __float_as_uint(x);
     }
+    static __device__ __forceinline__ word down_finite(float x)
+    {
+        return __float_as_uint(x);
+    }
 };
 
-/* The hardware rounds as element.h does but has one NaN; a NaN takes the portable way. */
+/* The hardware rounds as element.h does but has one NaN; a NaN takes the portable way.
+ * down_finite() takes what is known to lie within +-most. */
 struct f16 {
     typedef uint16_t word;
     static constexpr uint32_t most = ELEMENT_F16_MAX;
@@ -29,7 +34,16 @@ struct f16 {
     {
         if ((w & 0x7fffu) > 0x7c00u)
             return __uint_as_float((uint32_t)(w & 0x8000u) << 16 | ELEMENT_INF | (uint32_t)(w & 0x3ffu) << 13);
+        return up_finite(w);
+    }
+    static __device__ __forceinline__ float up_finite(word w)
+    {
         return __half2float(__ushort_as_half(w));
+    }
+    static __device__ __forceinline__ void up_two(uint32_t pair, float &low, float &high)
+    {
+        low = up((word)pair);
+        high = up((word)(pair >> 16));
     }
     static __device__ __forceinline__ word down(float x)
     {
@@ -37,6 +51,10 @@ struct f16 {
 
         if (a > most)
             return element_f16_down(__float_as_uint(x));
+        return down_finite(x);
+    }
+    static __device__ __forceinline__ word down_finite(float x)
+    {
         return __half_as_ushort(__float2half_rn(x));
     }
 };
@@ -48,76 +66,85 @@ struct bf16 {
     {
         return __uint_as_float(element_bf16_up(w));
     }
+    static __device__ __forceinline__ float up_finite(word w)
+    {
+        return up(w);
+    }
+    static __device__ __forceinline__ void up_two(uint32_t pair, float &low, float &high)
+    {
+        low = __uint_as_float(pair << 16);
+        high = __uint_as_float(pair & 0xffff0000u);
+    }
     static __device__ __forceinline__ word down(float x)
     {
         return element_bf16_down(__float_as_uint(x));
     }
+    static __device__ __forceinline__ word down_finite(float x)
+    {
+        return __bfloat16_as_ushort(__float2bfloat16_rn(x));
+    }
 };
 
-/* CHUNK words moved as vectors of 16 bytes, or of 8 where that is all there is. */
-template <class Word> struct chunk {
-    Word w[CHUNK];
+/* Elements a chunk has where these words are read and written. */
+template <class A, class B>
+constexpr unsigned chunk_elements = 16 / (sizeof(A) > sizeof(B) ? sizeof(A) : sizeof(B));
+
+template <class Word, unsigned N> struct alignas(sizeof(Word) * N) chunk {
+    Word w[N];
 };
 
-template <class Vector, class Word> static __device__ __forceinline__ void move_in(chunk<Word> &c, const Word *from)
+template <class Word, unsigned N>
+static __device__ __forceinline__ void chunk_load(chunk<Word, N> &c, const Word *from)
 {
+    if constexpr (sizeof(c) == 16)
+        *reinterpret_cast<uint4 *>(&c) = *reinterpret_cast<const uint4 *>(from);
+    else if constexpr (sizeof(c) == 8)
+        *reinterpret_cast<uint2 *>(&c) = *reinterpret_cast<const uint2 *>(from);
+    else
+        *reinterpret_cast<uint32_t *>(&c) = *reinterpret_cast<const uint32_t *>(from);
+}
+
+/* What is written is not read again soon: L2 keeps what is read. */
+template <class Word, unsigned N>
+static __device__ __forceinline__ void chunk_store(Word *to, const chunk<Word, N> &c)
+{
+    if constexpr (sizeof(c) == 16)
+        __stcs(reinterpret_cast<uint4 *>(to), *reinterpret_cast<const uint4 *>(&c));
+    else if constexpr (sizeof(c) == 8)
+        __stcs(reinterpret_cast<uint2 *>(to), *reinterpret_cast<const uint2 *>(&c));
+    else
+        __stcs(reinterpret_cast<uint32_t *>(to), *reinterpret_cast<const uint32_t *>(&c));
+}
+
+/* The elements of a chunk as binary32. */
+template <class Raw, unsigned N>
+static __device__ __forceinline__ void chunk_up(const chunk<typename Raw::word, N> &raw, float x[N])
+{
+    if constexpr (sizeof(raw.w[0]) == 2) {
+        const uint32_t *pairs = reinterpret_cast<const uint32_t *>(&raw);
 #pragma unroll
-    for (unsigned i = 0; i < sizeof(c) / sizeof(Vector); i++) {
-        Vector v = reinterpret_cast<const Vector *>(from)[i];
-        memcpy(reinterpret_cast<char *>(&c) + i * sizeof(Vector), &v, sizeof(Vector));
-    }
-}
-
-template <class Vector, class Word> static __device__ __forceinline__ void move_out(Word *to, const chunk<Word> &c)
-{
+        for (unsigned i = 0; i < N; i += 2)
+            Raw::up_two(pairs[i / 2], x[i], x[i + 1]);
+    } else {
 #pragma unroll
-    for (unsigned i = 0; i < sizeof(c) / sizeof(Vector); i++) {
-        Vector v;
-        memcpy(&v, reinterpret_cast<const char *>(&c) + i * sizeof(Vector), sizeof(Vector));
-        reinterpret_cast<Vector *>(to)[i] = v;
+        for (unsigned i = 0; i < N; i++)
+            x[i] = Raw::up(raw.w[i]);
     }
-}
-
-static __device__ __forceinline__ void chunk_load(chunk<uint32_t> &c, const uint32_t *from)
-{
-    move_in<uint4>(c, from);
-}
-
-static __device__ __forceinline__ void chunk_load(chunk<uint16_t> &c, const uint16_t *from)
-{
-    move_in<uint4>(c, from);
-}
-
-static __device__ __forceinline__ void chunk_load(chunk<int8_t> &c, const int8_t *from)
-{
-    move_in<uint2>(c, from);
-}
-
-static __device__ __forceinline__ void chunk_store(uint32_t *to, const chunk<uint32_t> &c)
-{
-    move_out<uint4>(to, c);
-}
-
-static __device__ __forceinline__ void chunk_store(uint16_t *to, const chunk<uint16_t> &c)
-{
-    move_out<uint4>(to, c);
-}
-
-static __device__ __forceinline__ void chunk_store(int8_t *to, const chunk<int8_t> &c)
-{
-    move_out<uint2>(to, c);
 }
 
 /* The elements of the chunk at index `at` that lie in [begin, end). */
-struct span {
+template <unsigned N> struct span {
     uint64_t at;
     unsigned first, past;
     bool vector;
     __device__ __forceinline__ span(uint64_t at_, uint64_t begin, uint64_t end, bool aligned)
-        : at(at_), first(at_ < begin ? (unsigned)(begin - at_) : 0),
-          past(end - at_ < CHUNK ? (unsigned)(end - at_) : CHUNK)
+        : at(at_), first(at_ < begin ? (unsigned)(begin - at_) : 0), past(end - at_ < N ? (unsigned)(end - at_) : N)
     {
-        vector = aligned && first == 0 && past == CHUNK;
+        vector = aligned && first == 0 && past == N;
+    }
+    /* A whole chunk that can be moved as vectors. */
+    __device__ __forceinline__ explicit span(uint64_t at_) : at(at_), first(0), past(N), vector(true)
+    {
     }
     __device__ __forceinline__ bool has(unsigned i) const
     {
@@ -126,23 +153,24 @@ struct span {
 };
 
 /* What lies outside the span reads as zero, which changes no amax and no sum. */
-template <class Word> static __device__ __forceinline__ chunk<Word> span_load(const span &s, const void *base)
+template <class Word, unsigned N>
+static __device__ __forceinline__ chunk<Word, N> span_load(const span<N> &s, const void *base)
 {
     const Word *from = static_cast<const Word *>(base) + s.at;
-    chunk<Word> c;
+    chunk<Word, N> c;
 
     if (s.vector) {
         chunk_load(c, from);
     } else {
 #pragma unroll
-        for (unsigned i = 0; i < CHUNK; i++)
+        for (unsigned i = 0; i < N; i++)
             c.w[i] = s.has(i) ? from[i] : (Word)0;
     }
     return c;
 }
 
-template <class Word>
-static __device__ __forceinline__ void span_store(const span &s, void *base, const chunk<Word> &c)
+template <class Word, unsigned N>
+static __device__ __forceinline__ void span_store(const span<N> &s, void *base, const chunk<Word, N> &c)
 {
     Word *to = static_cast<Word *>(base) + s.at;
 
@@ -150,10 +178,83 @@ static __device__ __forceinline__ void span_store(const span &s, void *base, con
         chunk_store(to, c);
     } else {
 #pragma unroll
-        for (unsigned i = 0; i < CHUNK; i++)
+        for (unsigned i = 0; i < N; i++)
             if (s.has(i))
                 to[i] = c.w[i];
     }
+}
+
+/* The bits of a chunk's largest magnitude, as a binary32; those of an infinity or above if it holds one or a NaN.
+ */
+template <class Raw, unsigned N>
+static __device__ __forceinline__ uint32_t chunk_most(const chunk<typename Raw::word, N> &raw)
+{
+    uint32_t most = 0;
+
+    if constexpr (sizeof(raw.w[0]) == 2) {
+        const uint32_t *pairs = reinterpret_cast<const uint32_t *>(&raw);
+#pragma unroll
+        for (unsigned i = 0; i < N / 2; i++)
+            most = __vmaxu2(most, pairs[i] & 0x7fff7fffu);
+        return __float_as_uint(Raw::up((uint16_t)max(most & 0xffffu, most >> 16)));
+    } else {
+#pragma unroll
+        for (unsigned i = 0; i < N; i++)
+            most = max(most, raw.w[i] & ELEMENT_ABS);
+        return most;
+    }
+}
+
+/* The same of what is finite in it. */
+template <class Raw, unsigned N>
+static __device__ __forceinline__ uint32_t chunk_magnitude(const chunk<typename Raw::word, N> &raw)
+{
+    uint32_t most = chunk_most<Raw, N>(raw);
+
+    if (most < ELEMENT_INF)
+        return most;
+    most = 0;
+#pragma unroll
+    for (unsigned i = 0; i < N; i++)
+        most = max(most, element_magnitude(Raw::up(raw.w[i])));
+    return most;
+}
+
+/* ---- Going over a tensor, LANES chunks of a thread at a time ---- */
+
+/* For every chunk of [0, count) that is this thread's: first(k, span) for LANES of them, then second(k, span), so
+ * that what first loads is all under way before second waits for any of it. */
+template <unsigned N, unsigned LANES, class First, class Second>
+static __device__ __forceinline__ void for_chunks(uint64_t count, bool aligned, First first, Second second)
+{
+    const uint64_t step = (uint64_t)blockDim.x * N;
+
+    for (uint64_t tile = blockIdx.x * LANES * step; tile < count; tile += gridDim.x * LANES * step) {
+        uint64_t at = tile + threadIdx.x * N;
+
+        if (aligned && count - tile >= LANES * step) {
+#pragma unroll
+            for (unsigned k = 0; k < LANES; k++)
+                first(k, span<N>(at + k * step));
+#pragma unroll
+            for (unsigned k = 0; k < LANES; k++)
+                second(k, span<N>(at + k * step));
+            continue;
+        }
+        for (unsigned k = 0; k < LANES; k++)
+            if (at + k * step < count) {
+                first(0, span<N>(at + k * step, 0, count, aligned));
+                second(0, span<N>(at + k * step, 0, count, aligned));
+            }
+    }
+}
+
+/* Blocks that cover n elements so, `each` of them a thread. */
+static inline uint64_t chunk_blocks(uint64_t n, unsigned threads, unsigned each)
+{
+    uint64_t tile = (uint64_t)threads * each;
+
+    return n / tile + (n % tile != 0);
 }
 
 static __device__ __forceinline__ uint64_t global_thread()
@@ -164,12 +265,4 @@ static __device__ __forceinline__ uint64_t global_thread()
 static __device__ __forceinline__ uint64_t global_threads()
 {
     return (uint64_t)gridDim.x * blockDim.x;
-}
-
-/* Blocks that cover the chunks of n elements, one chunk a thread. */
-static inline uint64_t chunk_blocks(uint64_t n, unsigned threads)
-{
-    uint64_t chunks = n / CHUNK + (n % CHUNK != 0);
-
-    return chunks / threads + (chunks % threads != 0);
 }

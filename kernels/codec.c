@@ -40,6 +40,11 @@ static uint64_t product(const uint64_t *dims, unsigned from, unsigned to)
     return n;
 }
 
+static uint64_t reciprocal(uint64_t n)
+{
+    return n > 1 ? (uint64_t)(((unsigned __int128)1 << 64) / n) : UINT64_MAX;
+}
+
 struct codec_view codec_view_of(const struct codec_job *job)
 {
     struct codec_view view = {.count = product(job->dims, 0, job->rank), .groups = 1};
@@ -65,6 +70,10 @@ struct codec_view codec_view_of(const struct codec_job *job)
         view.group = job->encoding.group;
         view.groups = view.row / view.group + (view.row % view.group != 0);
     }
+    view.per_row = reciprocal(view.row);
+    view.per_period = reciprocal(view.period);
+    view.per_group = reciprocal(view.group);
+    view.per_groups = reciprocal(view.groups);
     return view;
 }
 

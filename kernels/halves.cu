@@ -4,63 +4,111 @@
 #include "kernels/tally.cuh"
 
 #define THREADS 256u
+#define LANES 2u
+
+/* A chunk by the words of element.h. */
+template <class Raw, class Stored, unsigned N>
+static __device__ __noinline__ void encode_exact(const chunk<typename Raw::word, N> raw,
+                                                 chunk<typename Stored::word, N> &stored, thread_tally &tally)
+{
+    for (unsigned i = 0; i < N; i++) {
+        float x = Raw::up(raw.w[i]);
+
+        stored.w[i] = Stored::down(x);
+        tally.add(x, Stored::up(stored.w[i]), element_magnitude(x) > Stored::most);
+    }
+}
+
+/* A chunk whose magnitudes are such that nothing saturates and the squares are far from binary32's ends. */
+template <class Raw, class Stored, unsigned N>
+static __device__ __forceinline__ chunk<typename Stored::word, N>
+encode_plain(const chunk<typename Raw::word, N> &raw, thread_tally &tally)
+{
+    few_tally few;
+    float x[N];
+    chunk<typename Stored::word, N> stored;
+
+    chunk_up<Raw, N>(raw, x);
+#pragma unroll
+    for (unsigned i = 0; i < N; i++) {
+        stored.w[i] = Stored::down_finite(x[i]);
+        few.add(x[i], element_sub(x[i], Stored::up_finite(stored.w[i])));
+    }
+    tally.few(few);
+    return stored;
+}
+
+template <class Stored> static __device__ __forceinline__ bool is_plain(uint32_t most)
+{
+    const uint32_t least = 0x2b800000u /* 2^-40 */, large = 0x5d800000u /* 2^60 */;
+
+    return most == 0 || (most >= least && most <= (Stored::most < large ? Stored::most : large));
+}
 
 template <class Raw, class Stored>
 static __global__ void __launch_bounds__(THREADS)
     encode(const void *in, void *out, uint64_t count, bool aligned, struct codec_tally *total)
 {
-    uint64_t stride = global_threads() * CHUNK;
+    typedef typename Raw::word word;
+    constexpr unsigned N = chunk_elements<word, typename Stored::word>;
+    chunk<word, N> raw[LANES];
     thread_tally tally;
 
-    for (uint64_t at = global_thread() * CHUNK; at < count; at += stride) {
-        span s(at, 0, count, aligned);
-        chunk<typename Raw::word> raw = span_load<typename Raw::word>(s, in);
-        chunk<typename Stored::word> stored;
-
+    auto load = [&](unsigned k, span<N> s) { raw[k] = span_load<word>(s, in); };
+    auto convert = [&](unsigned k, span<N> s) {
         /* Past the end lie zeros, which add nothing. */
-#pragma unroll
-        for (unsigned i = 0; i < CHUNK; i++) {
-            float x = Raw::up(raw.w[i]);
-
-            stored.w[i] = Stored::down(x);
-            tally.add(x, Stored::up(stored.w[i]), element_magnitude(x) > Stored::most);
+        if (is_plain<Stored>(chunk_most<Raw, N>(raw[k]))) {
+            span_store(s, out, encode_plain<Raw, Stored, N>(raw[k], tally));
+            return;
         }
+        chunk<typename Stored::word, N> stored;
+        thread_tally exact;
+        encode_exact<Raw, Stored, N>(raw[k], stored, exact);
+        tally.join(exact);
         span_store(s, out, stored);
-    }
+    };
+    for_chunks<N, LANES>(count, aligned, load, convert);
     block_publish(tally, total);
 }
 
 template <class Raw, class Stored>
 static __global__ void __launch_bounds__(THREADS) decode(const void *in, void *out, uint64_t count, bool aligned)
 {
-    uint64_t stride = global_threads() * CHUNK;
+    typedef typename Stored::word word;
+    constexpr unsigned N = chunk_elements<word, typename Raw::word>;
+    chunk<word, N> stored[LANES];
 
-    for (uint64_t at = global_thread() * CHUNK; at < count; at += stride) {
-        span s(at, 0, count, aligned);
-        chunk<typename Stored::word> stored = span_load<typename Stored::word>(s, in);
-        chunk<typename Raw::word> raw;
+    auto load = [&](unsigned k, span<N> s) { stored[k] = span_load<word>(s, in); };
+    auto convert = [&](unsigned k, span<N> s) {
+        chunk<typename Raw::word, N> raw;
 
 #pragma unroll
-        for (unsigned i = 0; i < CHUNK; i++)
-            raw.w[i] = Raw::down(Stored::up(stored.w[i]));
+        for (unsigned i = 0; i < N; i++)
+            raw.w[i] = Raw::down(Stored::up(stored[k].w[i]));
         span_store(s, out, raw);
-    }
+    };
+    for_chunks<N, LANES>(count, aligned, load, convert);
+}
+
+template <class Raw, class Stored> static uint64_t blocks_for(uint64_t count)
+{
+    return chunk_blocks(count, THREADS, LANES * chunk_elements<typename Raw::word, typename Stored::word>);
 }
 
 template <class Raw, class Stored> cudaError_t halves_encode(const struct codec_call &call)
 {
     if (!call.view.count)
         return cudaSuccess;
-    return launch(encode<Raw, Stored>, chunk_blocks(call.view.count, THREADS), THREADS, call.stream, call.in,
-                  call.out, call.view.count, call.aligned, call.tally);
+    return launch_all(encode<Raw, Stored>, blocks_for<Raw, Stored>(call.view.count), THREADS, call.stream, call.in,
+                      call.out, call.view.count, call.aligned, call.tally);
 }
 
 template <class Raw, class Stored> cudaError_t halves_decode(const struct codec_call &call)
 {
     if (!call.view.count)
         return cudaSuccess;
-    return launch(decode<Raw, Stored>, chunk_blocks(call.view.count, THREADS), THREADS, call.stream, call.in,
-                  call.out, call.view.count, call.aligned);
+    return launch_all(decode<Raw, Stored>, blocks_for<Raw, Stored>(call.view.count), THREADS, call.stream, call.in,
+                      call.out, call.view.count, call.aligned);
 }
 
 template codec_launch halves_encode<f32, f16>;

@@ -1,12 +1,13 @@
 /* int8 for units that are contiguous runs short enough for a team of threads: one read. A team loads its run into
- * registers, agrees on the amax, and codes what it holds. A team is 4..32 lanes of a warp or a whole block; what a
+ * registers, agrees on the amax, and codes what it holds. A team is 1..32 lanes of a warp or a whole block; what a
  * block cannot hold of a longer run it reads a second time, mostly from L2. */
 #include "kernels/int8.cuh"
 #include "kernels/launch.cuh"
 
-#define HELD 4u /* chunks a thread holds */
+#define HELD 4u  /* chunks a thread holds */
+#define BLOCKS 4 /* a multiprocessor: what the registers are shared out for */
 #define WARPS_THREADS 256u
-#define BLOCK_THREADS_MAX 512u
+#define BLOCK_THREADS_MAX 256u
 
 struct fused {
     const void *in;
@@ -14,140 +15,156 @@ struct fused {
     float *scale;
     struct codec_tally *total;
     struct codec_view view;
-    unsigned team; /* threads: a power of two */
+    unsigned team_log; /* threads: 2 to this */
     bool aligned;
 };
 
-/* The elements [begin, end) of one unit, and the chunks that they touch. */
-struct run {
-    uint64_t begin, end, first, chunks;
+/* The elements [begin, end) of one unit, and the chunks of them that are this thread's: the t-th of the team's and
+ * every one a team further on. WHOLE: all of them are whole. */
+template <unsigned N, bool WHOLE> struct run {
+    uint64_t begin, end, first;
+    unsigned step, chunks;
     bool aligned;
 
-    __device__ __forceinline__ run(const fused &f, uint64_t unit) : aligned(f.aligned)
+    __device__ __forceinline__ run(const fused &f, uint64_t unit, unsigned t)
+        : step(N << f.team_log), aligned(f.aligned)
     {
-        uint64_t row = f.view.groups == 1 ? unit : unit / f.view.groups;
+        uint64_t row = f.view.groups == 1 ? unit : codec_divide(unit, f.view.groups, f.view.per_groups);
         uint64_t in_row = (unit - row * f.view.groups) * f.view.group;
         uint64_t left = f.view.row - in_row;
 
         begin = row * f.view.row + in_row;
         end = begin + (left < f.view.group ? left : f.view.group);
-        first = begin / CHUNK;
-        chunks = (end - 1) / CHUNK - first + 1;
+        unsigned all = (unsigned)((end - 1) / N - begin / N) + 1;
+        first = (begin / N + t) * N;
+        chunks = t < all ? ((all - t - 1) >> f.team_log) + 1 : 0;
     }
-    __device__ __forceinline__ span at(uint64_t i) const
+    __device__ __forceinline__ span<N> at(unsigned i) const
     {
-        return span((first + i) * CHUNK, begin, end, aligned);
+        uint64_t start = first + (uint64_t)i * step;
+
+        return WHOLE ? span<N>(start) : span<N>(start, begin, end, aligned);
     }
 };
 
-template <class Raw> struct held {
+template <class Raw, bool WHOLE> struct held {
     typedef typename Raw::word word;
-    chunk<word> c[HELD];
+    static constexpr unsigned N = chunk_elements<word, int8_t>;
+    chunk<word, N> c[HELD];
 
-    __device__ __forceinline__ void load(const fused &f, const run &r, unsigned t)
+    __device__ __forceinline__ void load(const fused &f, const run<N, WHOLE> &r)
     {
 #pragma unroll
         for (unsigned k = 0; k < HELD; k++)
-            if (k * f.team + t < r.chunks)
-                c[k] = span_load<word>(r.at(k * f.team + t), f.in);
+            if (k < r.chunks)
+                c[k] = span_load<word>(r.at(k), f.in);
     }
-    __device__ __forceinline__ uint32_t magnitude(const fused &f, const run &r, unsigned t) const
+    __device__ __forceinline__ uint32_t magnitude(const run<N, WHOLE> &r) const
     {
         uint32_t most = 0;
 #pragma unroll
         for (unsigned k = 0; k < HELD; k++)
-            if (k * f.team + t < r.chunks)
-                most = max(most, chunk_magnitude<Raw>(c[k]));
+            if (k < r.chunks)
+                most = max(most, chunk_magnitude<Raw, N>(c[k]));
         return most;
     }
-    __device__ __forceinline__ void encode(const fused &f, const run &r, unsigned t, const int8_unit &unit,
+    __device__ __forceinline__ void encode(const fused &f, const run<N, WHOLE> &r, const int8_unit &unit,
                                            thread_tally &tally) const
     {
+        few_tally few;
+
 #pragma unroll
         for (unsigned k = 0; k < HELD; k++)
-            if (k * f.team + t < r.chunks)
-                int8_encode_chunk<Raw>(r.at(k * f.team + t), c[k], unit, f.out, tally);
+            if (k < r.chunks)
+                span_store(r.at(k), f.out, int8_encode_chunk<Raw, N>(c[k], unit, few, tally).bytes());
+        tally.few(few);
     }
 };
 
-template <class Raw> static __global__ void __launch_bounds__(WARPS_THREADS) encode_by_lanes(fused f)
+template <class Raw, bool WHOLE>
+static __global__ void __launch_bounds__(WARPS_THREADS, BLOCKS) encode_by_lanes(fused f)
 {
-    unsigned lane = threadIdx.x % WARP, t = lane % f.team;
-    uint64_t stride = global_threads() / f.team;
+    unsigned lane = threadIdx.x % WARP, t = lane & ((1u << f.team_log) - 1);
+    uint64_t stride = global_threads() >> f.team_log;
     thread_tally tally;
 
     /* All lanes of a warp go round together, for the shuffles; those past the last unit hold nothing. */
-    for (uint64_t unit0 = (global_thread() - lane) / f.team; unit0 < f.view.units; unit0 += stride) {
-        uint64_t unit = unit0 + lane / f.team;
+    for (uint64_t unit0 = (global_thread() - lane) >> f.team_log; unit0 < f.view.units; unit0 += stride) {
+        uint64_t unit = unit0 + (lane >> f.team_log);
         bool active = unit < f.view.units;
-        run r(f, active ? unit : unit0);
-        held<Raw> mine;
+        held<Raw, WHOLE> mine;
+        run<held<Raw, WHOLE>::N, WHOLE> r(f, active ? unit : unit0, t);
         uint32_t most = 0;
 
         if (active) {
-            mine.load(f, r, t);
-            most = mine.magnitude(f, r, t);
+            mine.load(f, r);
+            most = mine.magnitude(r);
         }
-        for (unsigned o = f.team / 2; o; o >>= 1)
+        for (unsigned o = 1u << f.team_log >> 1; o; o >>= 1)
             most = max(most, __shfl_xor_sync(FULL_WARP, most, o));
         if (!active)
             continue;
         int8_unit coder = int8_unit_of(int8_scale(element_float(most)));
         if (t == 0)
             f.scale[unit] = coder.scale;
-        mine.encode(f, r, t, coder, tally);
+        mine.encode(f, r, coder, tally);
     }
     block_publish(tally, f.total);
 }
 
-template <class Raw> static __global__ void __launch_bounds__(BLOCK_THREADS_MAX) encode_by_blocks(fused f)
+template <class Raw, bool WHOLE>
+static __global__ void __launch_bounds__(BLOCK_THREADS_MAX, BLOCKS) encode_by_blocks(fused f)
 {
-    unsigned t = threadIdx.x;
+    typedef typename Raw::word word;
+    constexpr unsigned N = held<Raw, WHOLE>::N;
     thread_tally tally;
 
     for (uint64_t unit = blockIdx.x; unit < f.view.units; unit += gridDim.x) {
-        run r(f, unit);
-        held<Raw> mine;
+        run<N, WHOLE> r(f, unit, threadIdx.x);
+        held<Raw, WHOLE> mine;
 
-        mine.load(f, r, t);
-        uint32_t most = mine.magnitude(f, r, t);
-        for (uint64_t i = HELD * f.team + t; i < r.chunks; i += f.team)
-            most = max(most, chunk_magnitude<Raw>(span_load<typename Raw::word>(r.at(i), f.in)));
+        mine.load(f, r);
+        uint32_t most = mine.magnitude(r);
+        for (unsigned i = HELD; i < r.chunks; i++)
+            most = max(most, chunk_magnitude<Raw, N>(span_load<word>(r.at(i), f.in)));
 
         int8_unit coder = int8_unit_of(int8_scale(element_float(block_max(most))));
-        if (t == 0)
+        if (threadIdx.x == 0)
             f.scale[unit] = coder.scale;
-        mine.encode(f, r, t, coder, tally);
-        for (uint64_t i = HELD * f.team + t; i < r.chunks; i += f.team) {
-            span s = r.at(i);
-            int8_encode_chunk<Raw>(s, span_load<typename Raw::word>(s, f.in), coder, f.out, tally);
+        mine.encode(f, r, coder, tally);
+        for (unsigned i = HELD; i < r.chunks; i++) {
+            few_tally few;
+            span_store(r.at(i), f.out,
+                       int8_encode_chunk<Raw, N>(span_load<word>(r.at(i), f.in), coder, few, tally).bytes());
+            tally.few(few);
         }
     }
     block_publish(tally, f.total);
 }
 
-/* Chunks that a run can touch: one more than it fills where it may start inside one. */
-static uint64_t most_chunks(const struct codec_view &view)
+template <class Raw, bool WHOLE> static cudaError_t encode(const struct codec_call &call, uint64_t chunks)
 {
-    bool at_chunks = view.row % CHUNK == 0 && (view.groups == 1 || view.group % CHUNK == 0);
+    fused f = {call.in, call.out, call.scale, call.tally, call.view, 0, call.aligned};
 
-    return (view.group - 1) / CHUNK + 1 + (at_chunks ? 0 : 1);
+    while (1u << f.team_log < BLOCK_THREADS_MAX && HELD << f.team_log < chunks)
+        f.team_log++;
+    unsigned team = 1u << f.team_log;
+    if (team > WARP)
+        return launch_few(encode_by_blocks<Raw, WHOLE>, call.view.units, team, call.stream, f);
+    unsigned teams = WARPS_THREADS / team;
+    uint64_t blocks = call.view.units / teams + (call.view.units % teams != 0);
+    return launch_few(encode_by_lanes<Raw, WHOLE>, blocks, WARPS_THREADS, call.stream, f);
 }
 
 template <class Raw> cudaError_t int8_fused_encode(const struct codec_call &call)
 {
-    uint64_t chunks = most_chunks(call.view);
-    fused f = {call.in, call.out, call.scale, call.tally, call.view, 4, call.aligned};
+    constexpr unsigned N = chunk_elements<typename Raw::word, int8_t>;
+    const struct codec_view &view = call.view;
+    bool at_chunks = view.row % N == 0 && (view.groups == 1 || view.group % N == 0);
+    /* Chunks that a run can touch: one more than it fills where it may start inside one. */
+    uint64_t chunks = (view.group - 1) / N + 1 + (at_chunks ? 0 : 1);
 
-    while (f.team < BLOCK_THREADS_MAX && f.team * HELD < chunks)
-        f.team *= 2;
-    if (f.team <= WARP) {
-        unsigned teams = WARPS_THREADS / f.team;
-        uint64_t blocks = call.view.units / teams + (call.view.units % teams != 0);
-
-        return launch(encode_by_lanes<Raw>, blocks, WARPS_THREADS, call.stream, f);
-    }
-    return launch(encode_by_blocks<Raw>, call.view.units, f.team, call.stream, f);
+    return at_chunks && call.aligned ? encode<Raw, true>(call, chunks) : encode<Raw, false>(call, chunks);
 }
 
 template codec_launch int8_fused_encode<f32>;

@@ -26,11 +26,25 @@ template <class Raw> codec_launch int8_decode;
 template <class Raw, class Stored> codec_launch halves_encode;
 template <class Raw, class Stored> codec_launch halves_decode;
 
-/* As many blocks as are resident at once, or fewer if there is less to do: every kernel strides over the rest. */
+/* What is not taken on by a block of its own, a kernel strides over. */
 template <class... Args>
-cudaError_t launch(void (*kernel)(Args...), uint64_t blocks, unsigned threads, cudaStream_t stream, Args... args)
+cudaError_t launch_all(void (*kernel)(Args...), uint64_t blocks, unsigned threads, cudaStream_t stream,
+                       Args... args)
 {
     void *argv[] = {&args...};
+    const uint64_t most = 0x7fffffff;
+
+    return cudaLaunchKernel((const void *)kernel, dim3((unsigned)(blocks < most ? blocks : most)), dim3(threads),
+                            argv, 0, stream);
+}
+
+/* For kernels whose blocks have something to do at their end, as joining their sums: no more of them than keep the
+ * device busy to the last. */
+template <class... Args>
+cudaError_t launch_few(void (*kernel)(Args...), uint64_t blocks, unsigned threads, cudaStream_t stream,
+                       Args... args)
+{
+    const uint64_t rounds = 4;
     int device, processors, each;
     cudaError_t error;
 
@@ -38,8 +52,6 @@ cudaError_t launch(void (*kernel)(Args...), uint64_t blocks, unsigned threads, c
         (error = cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device)) ||
         (error = cudaOccupancyMaxActiveBlocksPerMultiprocessor(&each, kernel, (int)threads, 0)))
         return error;
-    uint64_t resident = (uint64_t)processors * (uint64_t)(each > 0 ? each : 1);
-    if (blocks > resident)
-        blocks = resident;
-    return cudaLaunchKernel((const void *)kernel, dim3((unsigned)blocks), dim3(threads), argv, 0, stream);
+    uint64_t most = rounds * (uint64_t)processors * (uint64_t)(each > 0 ? each : 1);
+    return launch_all(kernel, blocks < most ? blocks : most, threads, stream, args...);
 }

@@ -6,6 +6,25 @@
 #define WARP 32u
 #define FULL_WARP 0xffffffffu
 
+/* Of some dozen elements that are finite and not clipped, their squares far from binary32's ends. */
+struct few_tally {
+    float signal = 0, noise = 0, error = 0;
+
+    __device__ __forceinline__ void add(float x, float missed)
+    {
+        signal = __fmaf_rn(x, x, signal);
+        noise = __fmaf_rn(missed, missed, noise);
+        error = fmaxf(error, fabsf(missed));
+    }
+
+    __device__ __forceinline__ void join(const few_tally &other)
+    {
+        signal += other.signal;
+        noise += other.noise;
+        error = fmaxf(error, other.error);
+    }
+};
+
 struct thread_tally {
     double signal = 0, noise = 0;
     unsigned clipped = 0, nonfinite = 0; /* a thread sees far fewer than 2^32 elements */
@@ -22,6 +41,13 @@ struct thread_tally {
         max_error = max(max_error, magnitude);
     }
 
+    __device__ __forceinline__ void few(const struct few_tally &some)
+    {
+        signal += (double)some.signal;
+        noise += (double)some.noise;
+        max_error = max(max_error, element_bits(some.error));
+    }
+
     __device__ __forceinline__ void add(float x, float stored, bool is_clipped)
     {
         if (element_finite(x)) {
@@ -30,6 +56,15 @@ struct thread_tally {
         } else {
             nonfinite++;
         }
+    }
+
+    __device__ __forceinline__ void join(const thread_tally &other)
+    {
+        signal += other.signal;
+        noise += other.noise;
+        clipped += other.clipped;
+        nonfinite += other.nonfinite;
+        max_error = max(max_error, other.max_error);
     }
 
     __device__ __forceinline__ void join_warp()
@@ -85,18 +120,17 @@ static __device__ __forceinline__ void block_publish(thread_tally mine, struct c
     }
 }
 
-/* The largest of the block's values, in every thread. */
+/* The largest of the block's values, in every thread. The block has 32 warps at most. */
 static __device__ __forceinline__ uint32_t block_max(uint32_t value)
 {
     __shared__ uint32_t parts[WARP];
 
-    for (unsigned o = WARP / 2; o; o >>= 1)
-        value = max(value, __shfl_xor_sync(FULL_WARP, value, o));
+    value = __reduce_max_sync(FULL_WARP, value);
     if (threadIdx.x % WARP == 0)
         parts[threadIdx.x / WARP] = value;
     __syncthreads();
-    for (unsigned i = 0; i < blockDim.x / WARP; i++)
-        value = max(value, parts[i]);
+    value = threadIdx.x % WARP < blockDim.x / WARP ? parts[threadIdx.x % WARP] : 0;
+    value = __reduce_max_sync(FULL_WARP, value);
     __syncthreads(); /* before the next call writes parts */
     return value;
 }

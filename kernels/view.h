@@ -25,7 +25,20 @@ struct codec_view {
     uint64_t period; /* rows after which the units start again */
     uint64_t group;  /* elements a unit has in a row; the last unit of a row may be shorter */
     uint64_t groups; /* units a row */
+    /* floor(2^64 / n) of each, for codec_divide; of 1 it is 2^64 - 1. */
+    uint64_t per_row, per_period, per_group, per_groups;
 };
+
+/* n / by without the device's long division: the high half of n * floor(2^64 / by) is the quotient or one less. */
+ELEMENT_FN uint64_t codec_divide(uint64_t n, uint64_t by, uint64_t per)
+{
+#ifdef __CUDA_ARCH__
+    uint64_t quotient = __umul64hi(n, per);
+#else
+    uint64_t quotient = (uint64_t)((unsigned __int128)n * per >> 64);
+#endif
+    return quotient + (n - quotient * by >= by);
+}
 
 /* The job must be codec_supported. */
 struct codec_view codec_view_of(const struct codec_job *job);
@@ -43,15 +56,15 @@ ELEMENT_FN struct codec_walk codec_walk_at(const struct codec_view *view, uint64
     struct codec_walk walk;
     uint64_t row, group;
 
+    row = codec_divide(index, view->row, view->per_row);
+    walk.in_row = index - row * view->row;
     if (view->units == 1) {
-        walk.in_row = walk.in_group = index % view->row;
+        walk.in_group = walk.in_row;
         walk.row = walk.unit = 0;
         return walk;
     }
-    row = index / view->row;
-    walk.in_row = index - row * view->row;
-    walk.row = view->period == view->rows ? row : row % view->period;
-    group = view->groups == 1 ? 0 : walk.in_row / view->group;
+    walk.row = view->period == view->rows ? row : row - codec_divide(row, view->period, view->per_period) * view->period;
+    group = view->groups == 1 ? 0 : codec_divide(walk.in_row, view->group, view->per_group);
     walk.in_group = walk.in_row - group * view->group;
     walk.unit = walk.row * view->groups + group;
     return walk;
