@@ -125,6 +125,7 @@ struct buffer *buffer_free(struct buffer *buffer)
     struct core *core = buffer->core;
     struct arena *arena = buffer->arena;
 
+    ledger_drop(core, buffer->id); /* first: it must not come back without its scale */
     if (buffer->scale)
         buffer_free(buffer->scale);
     if (buffer->parent)
@@ -137,7 +138,6 @@ struct buffer *buffer_free(struct buffer *buffer)
     list_unlink(&buffer->model_node);
     account_of(core, arena->owner)->buffers--;
     core->n_buffers--;
-    ledger_drop(core, buffer->id);
     idmap_remove(&core->ids, buffer->id);
     free(buffer->name);
     free(buffer);

@@ -109,13 +109,13 @@ struct model *model_free(struct model *model)
 {
     struct core *core = model->core;
 
+    ledger_drop(core, model->id); /* first: without it, none of its buffers comes back */
     model_unlist(model);
     while (!list_empty(&model->buffers))
         buffer_free(list_entry(list_first(&model->buffers), struct buffer, model_node));
     drop_metadata(model);
     list_unlink(&model->node);
     core->n_models--;
-    ledger_drop(core, model->id);
     idmap_remove(&core->ids, model->id);
     model_wake_waiters(model);
     free(model);

@@ -140,22 +140,37 @@ void verb_publish(struct core *core, struct call *call, const struct publish_arg
 }
 
 /* The old model of that name steps aside; readers that have it keep it until they let go. */
-static int replace_listed(struct model *model, char *detail)
+static int replace_listed(struct model *model, struct model **old, char *detail)
 {
     struct owner scope = model->shared ? OWNER_SHARED : model->owner;
-    struct model *old = names_find(&model->core->model_names, scope, model->name);
     char ignored[HBM_DETAIL_MAX];
 
-    if (old)
-        model_unlist(old);
+    *old = names_find(&model->core->model_names, scope, model->name);
+    if (*old)
+        model_unlist(*old);
     int error = model_list(model, detail);
-    if (error && old)
-        model_list(old, ignored);
-    if (!error && old) {
-        ledger_put_model(old->core, old);
-        model_release(old);
-    }
+    if (error && *old)
+        model_list(*old, ignored);
     return error;
+}
+
+/* One record: a crash finds the new model whole and the old one without its name, or neither. */
+static int seal(struct model *model, char *detail)
+{
+    struct model *old = NULL;
+    int error = model->listed ? 0 : replace_listed(model, &old, detail);
+
+    if (error)
+        return error;
+    ledger_begin(model->core);
+    model->state = MODEL_SEALED;
+    model_remember(model);
+    if (old)
+        ledger_put_model(old->core, old);
+    ledger_end(model->core);
+    if (old)
+        model_release(old);
+    return 0;
 }
 
 /* What is still being read into the model would arrive after others have attached it. */
@@ -185,11 +200,9 @@ void verb_commit(struct core *core, struct call *call, uint64_t id, bool commit)
     }
     struct model *model = lease->model;
     uint64_t layout_hash = model->layout_hash;
-    if (commit && !model->listed)
-        error = replace_listed(model, detail);
+    if (commit)
+        error = seal(model, detail);
     if (commit && !error) {
-        model->state = MODEL_SEALED;
-        model_remember(model);
         event_emit(&core->events, "model.sealed", model->id, model->name, model->owner.listener, model->owner.uid,
                    call->session->pid, "%u buffers in %u groups", model->n_buffers, model->n_arenas);
     } else {

@@ -117,6 +117,20 @@ static void do_a_little_of_everything(void)
     remember();
 }
 
+/* And what takes several rows away at once. */
+static void take_it_away_again(void)
+{
+    make_model(&w, "n", 2);
+    make_kept(&w, "v", 64, 256);
+    compress(&w, "v", HBM_CODEC_INT8);
+    struct ask *question = ask(&w, alice, NULL);
+    verb_free_sel(w.core, &question->call, "v");
+    op_of(&w, question);
+    question = ask(&w, alice, NULL);
+    verb_rm(w.core, &question->call, "n");
+    assert_int_equal(error_of(&w, question), 0);
+}
+
 static void every_restart_restores_an_equal_catalog(void **state)
 {
     (void)state;
@@ -171,6 +185,16 @@ static void check_contents(void)
     }
 }
 
+/* Each has two groups of two. */
+static void check_models(void)
+{
+    list_for_each (node, &w.core->models) {
+        const struct model *model = list_entry(node, struct model, node);
+        assert_int_equal(model->n_buffers, 4);
+        assert_int_equal(model->n_arenas, 2);
+    }
+}
+
 /* The ledger cut at every byte: it comes back as one of the pictures up to there, or between two of them; the books
  * balance, and what is restored is sound enough to be worked with. */
 static void a_ledger_torn_at_any_byte_comes_back(void **state)
@@ -178,6 +202,7 @@ static void a_ledger_torn_at_any_byte_comes_back(void **state)
     (void)state;
     w.keep_all = true;
     do_a_little_of_everything();
+    take_it_away_again();
     struct bytes whole = read_ledger();
     world_crash(&w);
     for (size_t size = 0; size <= whole.size; size += size < 4096 ? 1 : 7) {
@@ -185,6 +210,7 @@ static void a_ledger_torn_at_any_byte_comes_back(void **state)
         assert_int_equal(world_come_back(&w), 0);
         world_check_books(&w);
         check_contents();
+        check_models();
         assert_int_equal(w.core->counters.lost, 0);
         world_crash(&w);
     }
