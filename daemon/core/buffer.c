@@ -151,6 +151,11 @@ struct buffer *buffer_get(struct core *core, uint64_t id)
     return idmap_get(&core->ids, id, ID_BUFFER);
 }
 
+bool buffer_lacks_scales(const struct buffer *buffer)
+{
+    return hbm_codec_scale_bytes(buffer->encoding.codec) && !buffer->scale;
+}
+
 uint64_t buffer_raw_size(const struct buffer *buffer)
 {
     uint64_t bytes = 0;

@@ -47,6 +47,8 @@ void buffer_unlist(struct buffer *buffer);
 /* Another name; it must be valid. 0, EXISTS or NO_MEMORY with detail. */
 int buffer_rename(struct buffer *buffer, const char *name, char *detail);
 struct buffer *buffer_get(struct core *core, uint64_t id);
+/* A private copy is of the elements alone: what has scales can't be decoded from it. */
+bool buffer_lacks_scales(const struct buffer *buffer);
 /* Bytes of the logical form. */
 uint64_t buffer_raw_size(const struct buffer *buffer);
 /* A lease ended: frees the buffer if nothing keeps it. */

@@ -77,6 +77,9 @@ static int check(struct core *core, const struct call *call, const struct wire_r
         return refuse(detail, HBM_E_NOT_READY, "model %.200s", model->name);
     if (buffer->arena->extent->lost)
         return refuse(detail, HBM_E_LOST, "%.200s", buffer->name ? buffer->name : buffer->arena->group);
+    if (write && buffer_lacks_scales(buffer))
+        return refuse(detail, HBM_E_UNSUPPORTED, "id:0x%016" PRIx64 " is a private copy, without the scales it is encoded with",
+                      buffer->id);
     int error = write ? 0 : check_fill(core, call, buffer, detail);
     if (!error)
         error = check_bounds(range, buffer, detail);

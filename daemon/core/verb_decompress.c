@@ -11,6 +11,8 @@ static int choose_raw(const struct buffer *buffer, const struct principal *who, 
         *why = "it holds the scales of another buffer";
     else if (buffer->encoding.codec == HBM_CODEC_RAW)
         *why = "it is not compressed";
+    else if (buffer_lacks_scales(buffer))
+        *why = "it is a private copy, of the elements without their scales: decompress the original";
     else if (arena_tier(buffer->arena) != HBM_TIER_DEVICE)
         *why = "it is offloaded: restore it first";
     else

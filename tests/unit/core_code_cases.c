@@ -1,6 +1,7 @@
 #include "core_cases.h"
 #include "core_world.h"
 
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -401,6 +402,24 @@ static void an_encoded_buffer_moves_with_its_scales(void **state)
     world_check_books(&w);
 }
 
+/* The codes are all there is of it: decoded by other scales they would be other numbers. */
+static void a_private_copy_without_its_scales_is_not_decoded(void **state)
+{
+    (void)state;
+    make_kept(&w, "w", 64, 256);
+    compress(&w, "w", HBM_CODEC_INT8);
+    struct lease *copy = attach(&w, client(&w, bob), "~1000/w", HBM_RO);
+    const struct wire_range range = {.buffer = copy->buffer->id, .bytes = 4};
+    char sel[32];
+    snprintf(sel, sizeof(sel), "id:0x%016" PRIx64, copy->buffer->id);
+    struct ask *question = ask(&w, bob, NULL);
+    verb_decompress(w.core, &question->call, sel);
+    assert_int_equal(error_of(&w, question), HBM_E_UNSUPPORTED);
+    question = ask(&w, bob, NULL);
+    verb_transfer(w.core, &question->call, w.dir_fd, &range, 1, true);
+    assert_int_equal(error_of(&w, question), HBM_E_UNSUPPORTED);
+}
+
 #define CASE(name) cmocka_unit_test_setup_teardown(name, begin, end)
 
 int core_code_cases(void)
@@ -420,6 +439,7 @@ int core_code_cases(void)
         CASE(a_reader_may_make_a_copy_of_its_own),
         CASE(what_can_not_be_encoded_is_refused_or_skipped_with_the_reason),
         CASE(a_taken_scale_name_is_seen_before_the_work),
+        CASE(a_private_copy_without_its_scales_is_not_decoded),
         CASE(leased_scales_are_not_taken_away),
         CASE(an_encoded_buffer_moves_with_its_scales),
     };
