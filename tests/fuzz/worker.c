@@ -135,6 +135,8 @@ void worker_runs(struct world *world, struct job *job)
 
     if (!job->error && (!form || !perform(world, job)))
         job->error = HBM_E_BAD_REQUEST;
+    if (world->perform)
+        world->perform(world, job);
     if (job->error)
         snprintf(job->detail, sizeof(job->detail), "the world made it fail");
     if (job->progress)

@@ -21,8 +21,8 @@ static void submit(void *context, struct job *job)
 
 static void cancel(void *context, struct job *job)
 {
-    (void)context;
-    job->error = HBM_E_CANCELLED;
+    if (!((struct world *)context)->too_late)
+        job->error = HBM_E_CANCELLED;
 }
 
 static void store(void *context, struct store_request *request)
@@ -41,6 +41,8 @@ static void unstore(void *context, const char *name)
 {
     struct world *world = context;
 
+    if (world->dead)
+        return;
     list_for_each_safe (node, &world->store) {
         struct kept *kept = list_entry(node, struct kept, node);
         if (!strcmp(kept->name, name))
@@ -231,24 +233,33 @@ void world_end(struct world *world)
 
 /* ---- Time ---- */
 
+void world_end_store(struct world *world, struct store_request *request)
+{
+    list_unlink(&request->node);
+    if (!world->dead)
+        world_keep(world, request->name, fcntl(request->fd, F_DUPFD_CLOEXEC, 3));
+    request->done(request);
+}
+
+void world_end_job(struct world *world, struct job *job)
+{
+    list_unlink(&job->node);
+    worker_runs(world, job);
+    job->done(job);
+}
+
 void world_step(struct world *world, unsigned n)
 {
-    struct list *node;
+    while (n--) {
+        struct list *store = list_first(&world->storing), *job = list_first(&world->jobs);
 
-    while (n-- && ((node = list_first(&world->storing)) || (node = list_first(&world->jobs)))) {
-        bool is_store = !list_empty(&world->storing);
-        list_unlink(node);
-        if (is_store) {
-            struct store_request *request = list_entry(node, struct store_request, node);
-            world_keep(world, request->name, fcntl(request->fd, F_DUPFD_CLOEXEC, 3));
-            request->done(request);
-            continue;
+        if (store) {
+            world_end_store(world, list_entry(store, struct store_request, node));
+        } else if (job) {
+            if (world->fail_in && !--world->fail_in)
+                list_entry(job, struct job, node)->error = world->fail_error;
+            world_end_job(world, list_entry(job, struct job, node));
         }
-        struct job *job = list_entry(node, struct job, node);
-        if (world->fail_in && !--world->fail_in)
-            job->error = world->fail_error;
-        worker_runs(world, job);
-        job->done(job);
     }
 }
 

@@ -28,6 +28,11 @@ struct world {
     bool driver_lists;   /* NVML still lists whoever is asked for */
     unsigned fail_in;    /* the n-th job from now fails */
     int fail_error;
+    bool too_late; /* jobs can't be cancelled any more */
+    bool dead;     /* killed: what the core still does reaches nobody */
+    /* What a job that succeeds does to the memory, where the harness looks at it; may fail the job. NULL: nothing.
+     */
+    void (*perform)(struct world *world, struct job *job);
 };
 
 extern const struct principal alice, bob, root;
@@ -37,6 +42,9 @@ void world_begin(struct world *world, bool with_ledger);
 void world_end(struct world *world);
 /* Up to n store requests and jobs end. */
 void world_step(struct world *world, unsigned n);
+/* One of them, whichever the harness chooses. */
+void world_end_store(struct world *world, struct store_request *request);
+void world_end_job(struct world *world, struct job *job);
 /* Jobs and timers until nothing is left to do, or for so long that it is a bug. */
 void world_run(struct world *world);
 /* The process dies and another takes over what the ledger and the store have. What ledger_readopt says. */
