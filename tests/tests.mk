@@ -69,7 +69,7 @@ $(CUDA_BENCHES): $(BUILD)/bench/%: $(BUILD)/obj/tests/bench/%.cu.o $$(WITH_KERNE
 .PHONY: programs unit-tests gpu-tests tsan-tests benches
 
 programs: $(BINARIES)
-unit-tests: $(UNIT_TESTS)
+unit-tests: $(UNIT_TESTS) $(BUILD)/tests/sim
 tsan-tests: $(TSAN_TESTS)
 gpu-tests: $(GPU_TESTS)
 benches: programs $(BENCHES) $(if $(NVCC),$(CUDA_BENCHES))
@@ -120,6 +120,21 @@ install: all ## install under DESTDIR and PREFIX (default /usr)
 
 clean: ## remove everything that was built
 	rm -rf '$(BUILD)'
+
+# ---- The simulation: the core in a made-up world against a model, from a seed. ----------------------------------------
+
+SEEDS ?= 20
+SIM_STEPS ?= 500000
+SIM = $(BUILD)/tests/sim
+
+$(SIM): LDFLAGS += -Wl,--wrap=write,--wrap=renameat
+$(SIM): $$(call objects,$$(FUZZ_WORLD) $(wildcard tests/sim/*.c))
+	@mkdir -p $(@D)
+	$(LINK) $^ -o $@ -lm
+
+.PHONY: sim
+sim: asan ## simulate the core with random clients, deaths and restarts (SEEDS=N seeds of SIM_STEPS=M steps)
+	@tests/sim/simulate.sh long '$(BUILD)/asan' $(SEEDS) $(SIM_STEPS)
 
 # ---- Fuzzing: clang's libFuzzer with ASan and UBSan; one program a harness, tests/fuzz/fuzz_NAME.c. -----------------
 

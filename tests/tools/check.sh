@@ -2,7 +2,7 @@
 # Runs the tests that are built and adds up what their runners say. Ends with "N passed, N failed, N skipped".
 # usage: check.sh host BUILD ASAN_BUILD | gpu BUILD | tsan BUILD
 #
-# host  tests/check/*, unit tests, short fuzzing and flows on sanitized builds; GPU programs say themselves that they are waived
+# host  tests/check/*, unit tests, the simulation, short fuzzing and flows on sanitized builds; GPU programs say themselves that they are waived
 # gpu   tests/gpu/* and the flows on the plain build; on a machine with a GPU nothing may be waived
 # tsan  the unit tests of that build
 set -euo pipefail
@@ -146,6 +146,8 @@ case $mode in
         programs 'Checks of the tree' "${checks[@]}"
         program tests/check/layers.py --self-test
         programs 'Unit tests (sanitized)' "${unit[@]}"
+        echo 'Simulation: four seeds, and one at random'
+        program tests/sim/simulate.sh check "$tested"
         echo 'Fuzzing, ten seconds each'
         program tests/fuzz/run.sh short "$plain/fuzz" 10
         flows

@@ -1,0 +1,160 @@
+/* What lies in the buffers. A number at both ends of the elements, its top byte the codec that it is stored in;
+ * where there are scales, one that follows from the number. */
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "tests/sim/sim.h"
+
+static uint32_t scale_for(uint64_t tag)
+{
+    return (uint32_t)tag * 2654435761u;
+}
+
+static uint64_t stored(const struct form *form, uint64_t tag)
+{
+    return (uint64_t)form->encoding.codec << 56 | tag;
+}
+
+static void put(int fd, uint64_t at, const void *bytes, size_t size)
+{
+    CHECK(pwrite(fd, bytes, size, (off_t)at) == (ssize_t)size);
+}
+
+static uint64_t get(int fd, uint64_t at, size_t size)
+{
+    uint64_t value = 0;
+
+    CHECK(pread(fd, &value, size, (off_t)at) == (ssize_t)size);
+    return value;
+}
+
+struct form form_of(const struct buffer *buffer)
+{
+    return (struct form){.offset = buffer->offset,
+                         .size = buffer->size,
+                         .encoding = buffer->encoding,
+                         .scale_offset = buffer->scale ? buffer->scale->offset : 0};
+}
+
+void contents_write(int fd, const struct form *form, uint64_t tag)
+{
+    uint64_t value = stored(form, tag);
+    uint32_t scale = scale_for(tag);
+
+    put(fd, form->offset, &value, sizeof(value));
+    put(fd, form->offset + form->size - sizeof(value), &value, sizeof(value));
+    if (hbm_codec_scale_bytes(form->encoding.codec))
+        put(fd, form->scale_offset, &scale, sizeof(scale));
+}
+
+uint64_t contents_read(int fd, const struct form *form)
+{
+    uint64_t value = get(fd, form->offset, sizeof(value)), tag = value & 0xffffffffffffff;
+
+    if (value != get(fd, form->offset + form->size - sizeof(value), sizeof(value)) || value != stored(form, tag))
+        return UINT64_MAX;
+    if (hbm_codec_scale_bytes(form->encoding.codec) &&
+        get(fd, form->scale_offset, sizeof(uint32_t)) != scale_for(tag))
+        return UINT64_MAX;
+    return tag;
+}
+
+int extent_fd(const struct extent *extent)
+{
+    return extent->kind == JOB_EXTENT_CUDA_IPC ? sim.blocks[(extent->token - 1) % 256] : extent->fd;
+}
+
+/* ---- Jobs ---- */
+
+static int fd_of(const struct job *job, const struct job_extent *extent, unsigned *next)
+{
+    return extent->kind == JOB_EXTENT_CUDA_IPC ? sim.blocks[(extent->token - 1) % 256] : job->fds[(*next)++];
+}
+
+/* A job that failed may have left anything in what it was to write. */
+static void spoil(int fd, uint64_t at)
+{
+    uint64_t noise = random_next(&sim.random) | 0xee00000000000000u;
+
+    put(fd, at, &noise, sizeof(noise));
+}
+
+static void copy(const struct job *job)
+{
+    const struct job_copy_request *request = &job->request.copy;
+    static char bytes[1 << 16];
+    unsigned next = 0;
+    int source = fd_of(job, &request->source, &next), target = fd_of(job, &request->target, &next);
+
+    if (job->error) {
+        spoil(target, request->target_offset);
+        return;
+    }
+    for (uint64_t at = 0; at < request->bytes; at += sizeof(bytes)) {
+        size_t n = request->bytes - at < sizeof(bytes) ? request->bytes - at : sizeof(bytes);
+        CHECK(pread(source, bytes, n, (off_t)(request->source_offset + at)) == (ssize_t)n);
+        put(target, request->target_offset + at, bytes, n);
+    }
+    sim.count.moves++;
+}
+
+static void recode(const struct job *job, bool encodes)
+{
+    const struct job_extent *from = encodes ? &job->request.encode.source : &job->request.decode.source;
+    const struct job_extent *to = encodes ? &job->request.encode.target : &job->request.decode.target;
+    const struct job_code *code = encodes ? &job->request.encode.code : &job->request.decode.code;
+    unsigned next = 0;
+    int source = fd_of(job, from, &next), target = fd_of(job, to, &next);
+    uint64_t elements = 0;
+    struct form raw = {.offset = code->raw_offset};
+    struct form coded = {
+        .offset = code->data_offset, .scale_offset = code->scale_offset, .encoding = code->encoding};
+
+    CHECK(hbm_shape_elements(code->dims, code->rank, &elements));
+    CHECK(hbm_shape_bytes(code->dims, code->rank, code->dtype, &raw.size));
+    coded.size = elements * hbm_dtype_bits(code->encoding.stored) / 8;
+    if (job->error) {
+        spoil(target, encodes ? coded.offset : raw.offset);
+        return;
+    }
+    uint64_t tag = contents_read(source, encodes ? &raw : &coded);
+    CHECK(tag != UINT64_MAX); /* the coder finds what was stored */
+    contents_write(target, encodes ? &coded : &raw, tag);
+    sim.count.moves++;
+}
+
+static void tell_listed(struct job *job)
+{
+    struct job_clients_reply *reply = &job->reply.clients;
+
+    reply->n = 0;
+    for (unsigned i = 0; i < CLIENTS; i++)
+        for (uint32_t j = 0; j < job->request.clients.n; j++)
+            if (sim.clients[i].listed && job->request.clients.pids[j] == (uint32_t)sim.clients[i].pid)
+                reply->pids[reply->n++] = job->request.clients.pids[j];
+    if (sim.mute)
+        job->error = HBM_E_UNSUPPORTED;
+}
+
+void contents_perform(struct world *world, struct job *job)
+{
+    unsigned next = 0;
+
+    (void)world;
+    if (job->opcode == JOB_CREATE && !job->error && job->request.create.kind == JOB_EXTENT_CUDA_IPC) {
+        int *block = &sim.blocks[(job->reply.create.token - 1) % 256];
+        if (*block)
+            close(*block);
+        *block = memfd_create("block", MFD_CLOEXEC);
+        CHECK(*block > 0 && !ftruncate(*block, (off_t)job->request.create.size));
+    } else if (job->opcode == JOB_COPY) {
+        copy(job);
+    } else if (job->opcode == JOB_ENCODE || job->opcode == JOB_DECODE) {
+        recode(job, job->opcode == JOB_ENCODE);
+    } else if (job->opcode == JOB_HASH && !job->error) {
+        job->reply.hash.hash =
+            get(fd_of(job, &job->request.hash.extent, &next), job->request.hash.offset, sizeof(uint64_t));
+    } else if (job->opcode == JOB_CLIENTS && !job->error) {
+        tell_listed(job);
+    }
+}
