@@ -122,7 +122,7 @@ static void worker_dies(void)
         known->lost |=
             buffer && buffer->arena->extent->kind == JOB_EXTENT_CUDA_IPC && buffer->arena->device == device;
     }
-    device_worker_gone(core(), device);
+    device_worker_gone(core(), device, "it was killed");
 }
 
 /* ---- What happens next ---- */
