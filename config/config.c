@@ -11,6 +11,7 @@
 
 enum type {
     TYPE_TEXT,
+    TYPE_MODE,
     TYPE_DEVICE,
     TYPE_LEVEL,
     TYPE_SIZE,
@@ -30,12 +31,26 @@ const struct config_option config_options[CONFIG_KEYS] = {
 #undef OPTION
 };
 
-static const struct {
+const struct config_option config_listener_options[LISTENER_KEYS] = {
+#define OPTION(key, type, standard, reload, about) {#key, standard, reload, about},
+#include "config/listener.def"
+#undef OPTION
+};
+
+struct field {
     enum type type;
     size_t offset;
-} fields[CONFIG_KEYS] = {
+};
+
+static const struct field fields[CONFIG_KEYS] = {
 #define OPTION(key, type, standard, reload, about) {TYPE_##type, offsetof(struct config, key)},
 #include "config/options.def"
+#undef OPTION
+};
+
+static const struct field listener_fields[LISTENER_KEYS] = {
+#define OPTION(key, type, standard, reload, about) {TYPE_##type, offsetof(struct config_listener, key)},
+#include "config/listener.def"
 #undef OPTION
 };
 
@@ -115,6 +130,17 @@ static const char *set_seconds(uint32_t *field, const char *value)
     return NULL;
 }
 
+static const char *set_mode(uint32_t *field, const char *value)
+{
+    char *end;
+    unsigned long mode = strtoul(value, &end, 8);
+
+    if (!isdigit((unsigned char)*value) || *end || (mode & ~0666ul) || !(mode & 0600))
+        return "a mode is octal, without x bits, as in 0660";
+    *field = (uint32_t)mode;
+    return NULL;
+}
+
 static const char *set_device(enum config_device *field, const char *value)
 {
     static const char *const names[] = {"auto", "cuda", "host"};
@@ -150,6 +176,8 @@ static const char *set_field(enum type type, void *field, const char *value)
     case TYPE_TEXT:
         strcpy(field, value); /* bounded by config_set */
         return NULL;
+    case TYPE_MODE:
+        return set_mode(field, value);
     case TYPE_DEVICE:
         return set_device(field, value);
     case TYPE_LEVEL:
@@ -170,26 +198,53 @@ static const char *set_field(enum type type, void *field, const char *value)
     return "a key of unknown type";
 }
 
-int config_set(struct config *config, const char *key, const char *value, const char *source, char *why)
+/* The keys of the file, or of a section. */
+struct place {
+    const struct config_option *options;
+    const struct field *fields;
+    unsigned n;
+    void *base;
+    config_text *text, *source;
+    const char *kind;
+};
+
+static int set(const struct place *place, const char *key, const char *value, const char *source, char *why)
 {
     unsigned i = 0;
 
-    while (i < CONFIG_KEYS && strcmp(config_options[i].key, key))
+    while (i < place->n && strcmp(place->options[i].key, key))
         i++;
-    if (i == CONFIG_KEYS) {
-        snprintf(why, CONFIG_WHY_MAX, "there is no key '%.64s'; see hbmd.conf(5) for those there are", key);
+    if (i == place->n) {
+        snprintf(why, CONFIG_WHY_MAX, "there is no key '%.64s'%s; see hbmd.conf(5) for those there are", key,
+                 place->kind);
         return -1;
     }
     const char *wrong = strlen(value) >= CONFIG_TEXT_MAX
                             ? "the value is too long"
-                            : set_field(fields[i].type, (char *)config + fields[i].offset, value);
+                            : set_field(place->fields[i].type, (char *)place->base + place->fields[i].offset, value);
     if (wrong) {
         snprintf(why, CONFIG_WHY_MAX, "%s = %.64s: %s", key, value, wrong);
         return -1;
     }
-    snprintf(config->text[i], sizeof(config->text[i]), "%s", value);
-    snprintf(config->source[i], sizeof(config->source[i]), "%s", source);
+    snprintf(place->text[i], sizeof(place->text[i]), "%s", value);
+    snprintf(place->source[i], sizeof(place->source[i]), "%s", source);
     return 0;
+}
+
+int config_set(struct config *config, const char *key, const char *value, const char *source, char *why)
+{
+    const struct place place = {config_options, fields, CONFIG_KEYS, config, config->text, config->source, ""};
+
+    return set(&place, key, value, source, why);
+}
+
+int config_listener_set(struct config_listener *listener, const char *key, const char *value, const char *source,
+                        char *why)
+{
+    const struct place place = {config_listener_options, listener_fields, LISTENER_KEYS,       listener,
+                                listener->text,          listener->source, " in a [listener]"};
+
+    return set(&place, key, value, source, why);
 }
 
 void config_defaults(struct config *config)
@@ -200,6 +255,44 @@ void config_defaults(struct config *config)
     for (unsigned i = 0; i < CONFIG_KEYS; i++)
         if (config_set(config, config_options[i].key, config_options[i].standard, "default", why) < 0)
             abort(); /* options.def is wrong; test_config says where */
+}
+
+void config_clear(struct config *config)
+{
+    while (config->listeners) {
+        struct config_listener *first = config->listeners;
+        config->listeners = first->next;
+        free(first);
+    }
+}
+
+struct config_listener *config_listener_new(struct config *config, const char *name, char *why)
+{
+    static const char allowed[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789.-_";
+    struct config_listener **end = &config->listeners;
+
+    /* One that begins with a digit could be a uid, or the number that a removed one's memory is shown under. */
+    if (!isalpha((unsigned char)*name) || name[strspn(name, allowed)] || strlen(name) >= CONFIG_LISTENER_NAME_MAX ||
+        !strcmp(name, "main")) {
+        snprintf(why, CONFIG_WHY_MAX,
+                 "'%.40s': a listener's name is a letter, then letters, digits, '.', '-', '_', %d in all, and not 'main'",
+                 name, CONFIG_LISTENER_NAME_MAX - 1);
+        return NULL;
+    }
+    struct config_listener *listener = calloc(1, sizeof(*listener));
+    if (!listener) {
+        snprintf(why, CONFIG_WHY_MAX, "there is no memory for the section");
+        return NULL;
+    }
+    snprintf(listener->name, sizeof(listener->name), "%s", name);
+    for (unsigned i = 0; i < LISTENER_KEYS; i++)
+        if (config_listener_set(listener, config_listener_options[i].key, config_listener_options[i].standard,
+                                "default", why) < 0)
+            abort(); /* listener.def is wrong */
+    while (*end)
+        end = &(*end)->next;
+    *end = listener;
+    return listener;
 }
 
 uint64_t config_bytes(struct config_size size, uint64_t whole)

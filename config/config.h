@@ -26,6 +26,7 @@ typedef char config_text[CONFIG_TEXT_MAX];
 #define CONFIG_TYPE_PERCENT uint32_t
 #define CONFIG_TYPE_SECONDS uint32_t /* as milliseconds */
 #define CONFIG_TYPE_SWITCH bool
+#define CONFIG_TYPE_MODE uint32_t
 
 enum config_key {
 #define OPTION(key, type, standard, reload, about) CONFIG_##key,
@@ -34,12 +35,34 @@ enum config_key {
     CONFIG_KEYS
 };
 
+/* A [listener NAME] section: one more client socket. */
+enum config_listener_key {
+#define OPTION(key, type, standard, reload, about) LISTENER_##key,
+#include "config/listener.def"
+#undef OPTION
+    LISTENER_KEYS
+};
+
+#define CONFIG_LISTENER_NAME_MAX 32
+
+struct config_listener {
+    struct config_listener *next;
+    char name[CONFIG_LISTENER_NAME_MAX];
+    unsigned line; /* of the section */
+#define OPTION(key, type, standard, reload, about) CONFIG_TYPE_##type key;
+#include "config/listener.def"
+#undef OPTION
+    config_text text[LISTENER_KEYS];
+    config_text source[LISTENER_KEYS];
+};
+
 struct config {
 #define OPTION(key, type, standard, reload, about) CONFIG_TYPE_##type key;
 #include "config/options.def"
 #undef OPTION
     config_text text[CONFIG_KEYS];   /* as written */
     config_text source[CONFIG_KEYS]; /* "default", "/etc/hbmd/hbmd.conf:12", "command line" */
+    struct config_listener *listeners; /* in the file's order; the config's own */
 };
 
 struct config_option {
@@ -48,11 +71,18 @@ struct config_option {
     bool reload;
     const char *about;
 };
-extern const struct config_option config_options[CONFIG_KEYS];
+extern const struct config_option config_options[CONFIG_KEYS], config_listener_options[LISTENER_KEYS];
 
 void config_defaults(struct config *config);
+/* Frees the sections. */
+void config_clear(struct config *config);
 /* 0, or -1 with a sentence in why (CONFIG_WHY_MAX bytes): no such key, or not such a value. */
 int config_set(struct config *config, const char *key, const char *value, const char *source, char *why);
+/* A section with its defaults, added to the end. NULL with a sentence in why: no such name can be, or memory is out. */
+struct config_listener *config_listener_new(struct config *config, const char *name, char *why);
+/* As config_set, for a key of a section. */
+int config_listener_set(struct config_listener *listener, const char *key, const char *value, const char *source,
+                        char *why);
 /* Sets what the file says. Returns the number of errors, each told to report (line 0: the file itself). The config
  * is to be thrown away unless it is 0. */
 unsigned config_read(struct config *config, const char *path,

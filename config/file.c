@@ -1,5 +1,6 @@
-/* hbmd.conf: `key = value` lines, `#` and `;` comments. inih parses; the reader below counts lines, because inih
- * reports only the first error, and finds the lines that inih skips in silence. */
+/* hbmd.conf: `key = value` lines, `[listener NAME]` sections, `#` and `;` comments. inih parses the lines; the reader
+ * below counts them, because inih reports only the first error, finds those that inih skips in silence, and keeps the
+ * sections, whose names inih would cut. */
 #include <errno.h>
 #include <ini.h>
 #include <stdio.h>
@@ -13,7 +14,8 @@ struct reading {
     const char *path;
     FILE *file;
     unsigned line, errors;
-    unsigned set_at[CONFIG_KEYS]; /* line of each key, 0 = not yet */
+    struct config_listener *listener; /* the section read; NULL: none yet */
+    unsigned set_at[CONFIG_KEYS], set_in_section_at[LISTENER_KEYS]; /* line of each key, 0 = not yet */
     void (*report)(void *context, unsigned line, const char *why);
     void *context;
 };
@@ -28,6 +30,55 @@ static bool is_assignment(const char *line)
 {
     line += strspn(line, " \t\r\n\xef\xbb\xbf");
     return *line == '\0' || *line == '#' || *line == ';' || strpbrk(line, "=:");
+}
+
+/* "[listener NAME]": what follows is that listener's. */
+static void open_section(struct reading *reading, char *line)
+{
+    char name[CONFIG_LISTENER_NAME_MAX + 8], why[CONFIG_WHY_MAX];
+    int end = 0;
+
+    reading->listener = NULL;
+    memset(reading->set_in_section_at, 0, sizeof(reading->set_in_section_at));
+    if (sscanf(line, " [listener %39[^] \t] ] %n", name, &end) != 1 || !end ||
+        (line[end] && !strchr("#;", line[end]))) {
+        complain(reading, "this section is none: there is only [listener NAME]");
+        return;
+    }
+    for (const struct config_listener *other = reading->config->listeners; other; other = other->next) {
+        if (strcmp(other->name, name))
+            continue;
+        snprintf(why, sizeof(why), "listener %s was given in line %u already", name, other->line);
+        complain(reading, why);
+        break;
+    }
+    reading->listener = config_listener_new(reading->config, name, why);
+    if (!reading->listener) {
+        complain(reading, why);
+        reading->listener = config_listener_new(reading->config, "nameless", why); /* its keys are judged all the same */
+    }
+    if (reading->listener)
+        reading->listener->line = reading->line;
+}
+
+/* What only the whole file can tell, said of the section's line. */
+static void check_listeners(struct reading *reading)
+{
+    char why[CONFIG_WHY_MAX];
+
+    for (const struct config_listener *each = reading->config->listeners; each; each = each->next) {
+        reading->line = each->line;
+        if (*each->directory != '/') {
+            snprintf(why, sizeof(why), "listener %s needs a directory of its own, with its whole path", each->name);
+            complain(reading, why);
+        }
+        for (const struct config_listener *other = reading->config->listeners; other != each; other = other->next) {
+            if (strcmp(other->directory, each->directory) || !*each->directory)
+                continue;
+            snprintf(why, sizeof(why), "listener %s has the directory of listener %s", each->name, other->name);
+            complain(reading, why);
+        }
+    }
 }
 
 /* fgets for inih. A refused line is handed on empty. */
@@ -51,7 +102,7 @@ static char *read_line(char *into, int room, void *stream)
             complain(reading, "the line is too long, or holds a NUL byte");
         *into = '\0';
     } else if (into[strspn(into, " \t")] == '[') {
-        complain(reading, "there are no [sections]: write the keys without one");
+        open_section(reading, into);
         *into = '\0';
     } else if (!is_assignment(into)) {
         complain(reading, "this is no 'key = value' line");
@@ -62,9 +113,12 @@ static char *read_line(char *into, int room, void *stream)
 
 static unsigned *line_of(struct reading *reading, const char *key)
 {
-    for (unsigned i = 0; i < CONFIG_KEYS; i++)
-        if (!strcmp(config_options[i].key, key))
-            return &reading->set_at[i];
+    const struct config_option *options = reading->listener ? config_listener_options : config_options;
+    unsigned *set_at = reading->listener ? reading->set_in_section_at : reading->set_at;
+
+    for (unsigned i = 0; i < (reading->listener ? LISTENER_KEYS : CONFIG_KEYS); i++)
+        if (!strcmp(options[i].key, key))
+            return &set_at[i];
     return NULL;
 }
 
@@ -83,7 +137,8 @@ static int take(void *user, const char *section, const char *key, const char *va
     if (line)
         *line = reading->line;
     snprintf(source, sizeof(source), "%.160s:%u", reading->path, reading->line);
-    if (config_set(reading->config, key, value, source, why) < 0)
+    if ((reading->listener ? config_listener_set(reading->listener, key, value, source, why)
+                           : config_set(reading->config, key, value, source, why)) < 0)
         complain(reading, why);
     return 1;
 }
@@ -100,5 +155,6 @@ unsigned config_read(struct config *config, const char *path,
     }
     ini_parse_stream(read_line, &reading, take, &reading);
     fclose(reading.file);
+    check_listeners(&reading);
     return reading.errors;
 }

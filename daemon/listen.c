@@ -18,13 +18,15 @@ static gid_t group_id(const char *name)
     return group ? group->gr_gid : (gid_t)-1;
 }
 
-static int listening_socket(struct server *server, int *passed, const char *name, int type, bool *made)
+static int listening_socket(struct server *server, const char *name, int type, bool *made)
 {
     char why[256];
 
-    if (*passed >= 0)
-        return TAKE_FD(*passed);
-    int fd = socket_listen(server->dir_fd, name, type, server->config.socket_group, why);
+    int fd = passed_socket(&server->passed, server->runtime_dir, name, type);
+    if (fd >= 0)
+        return fd;
+    const char *group = server->config.socket_group;
+    fd = socket_listen(server->dir_fd, name, type, group, *group ? 0660 : 0600, why);
     if (fd < 0)
         server_fail(server, why);
     *made = fd >= 0;
@@ -39,8 +41,7 @@ static int serve_clients(struct server *server, gid_t admin_gid)
         .admin_gid = admin_gid,
         .max_links = sessions && sessions < UINT32_MAX / 2 ? sessions + LINKS_BESIDE_SESSIONS : UINT32_MAX,
     };
-    _cleanup_fd_ int fd = listening_socket(server, &server->passed.client_fd, CLIENT_SOCKET, SOCK_SEQPACKET,
-                                           &server->made_client_socket);
+    _cleanup_fd_ int fd = listening_socket(server, CLIENT_SOCKET, SOCK_SEQPACKET, &server->made_client_socket);
 
     if (fd < 0)
         return -EBADF;
@@ -48,6 +49,7 @@ static int serve_clients(struct server *server, gid_t admin_gid)
     if (error)
         return error;
     fd = -1; /* consume fd */
+    listeners_serve(server, &world);
     return wire_server_watch_detached(server->wire);
 }
 
@@ -60,8 +62,7 @@ static int serve_operators(struct server *server, gid_t admin_gid)
         .context = server,
         .each_option = server_each_option,
     };
-    _cleanup_fd_ int fd = listening_socket(server, &server->passed.operator_fd, OPERATOR_SOCKET, SOCK_STREAM,
-                                           &server->made_operator_socket);
+    _cleanup_fd_ int fd = listening_socket(server, OPERATOR_SOCKET, SOCK_STREAM, &server->made_operator_socket);
 
     if (fd < 0)
         return -EBADF;

@@ -7,6 +7,7 @@
 #include <sys/resource.h>
 #include <sys/stat.h>
 
+#include "daemon/base/cleanup.h"
 #include "daemon/base/log.h"
 #include "daemon/server.h"
 #include "daemon/supervisor.h"
@@ -52,7 +53,7 @@ static int serve(const struct setup *setup, const struct config *config)
 int main(int argc, char **argv)
 {
     struct setup setup;
-    struct config config;
+    _cleanup_(config_clear) struct config config = {0};
     int parsed = setup_parse(&setup, argc, argv);
 
     if (parsed)

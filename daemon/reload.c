@@ -1,6 +1,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "daemon/base/cleanup.h"
 #include "daemon/base/log.h"
 #include "daemon/server.h"
 
@@ -18,6 +19,23 @@ static void keep_fixed(const struct config *now, struct config *next)
     }
 }
 
+static bool same_listeners(const struct config_listener *a, const struct config_listener *b)
+{
+    for (; a && b; a = a->next, b = b->next)
+        if (strcmp(a->name, b->name) || memcmp(a->text, b->text, sizeof(a->text)))
+            return false;
+    return !a && !b;
+}
+
+/* The sections are what the sockets were made by: all of them stay until the next start. */
+static void keep_listeners(struct config *now, struct config *next)
+{
+    if (!same_listeners(now->listeners, next->listeners))
+        log_warning("the [listener] sections have changed: that takes a restart");
+    config_clear(next);
+    next->listeners = TAKE_PTR(now->listeners);
+}
+
 void server_reload(struct server *server)
 {
     struct config next;
@@ -27,12 +45,15 @@ void server_reload(struct server *server)
     notify_reloading();
     if (!setup_load(server->setup, &next)) {
         log_error("the configuration has errors: the one from before stays in effect");
+        config_clear(&next);
         server_say_ready(server, "; the last reload failed");
         return;
     }
     keep_fixed(&server->config, &next);
+    keep_listeners(&server->config, &next);
     server->config = next;
     server->core->limits = server_limits(&next);
+    listeners_limit(server);
     log_set_level(next.log_level);
     log_info("the configuration was read again");
     server_say_ready(server, "");
@@ -50,5 +71,12 @@ void server_each_option(void *context,
         else if (i == CONFIG_state_dir)
             value = server->state_dir;
         row(to, config_options[i].key, value, server->config.source[i]);
+    }
+    for (const struct config_listener *each = server->config.listeners; each; each = each->next) {
+        for (unsigned i = 0; i < LISTENER_KEYS; i++) {
+            char key[CONFIG_LISTENER_NAME_MAX + 40];
+            snprintf(key, sizeof(key), "%s.%s", each->name, config_listener_options[i].key);
+            row(to, key, each->text[i], each->source[i]);
+        }
     }
 }

@@ -126,6 +126,24 @@ int runtime_dir_open(const char *path, int *lock_fd, char *why)
     return TAKE_FD(fd);
 }
 
+int socket_dir_open(const char *path, int runtime_dir_fd, char *why)
+{
+    struct stat ours, runtime;
+    _cleanup_fd_ int fd = open_own(path, 0755, why);
+
+    if (fd < 0)
+        return -1;
+    if (fstat(fd, &ours) < 0 || fstat(runtime_dir_fd, &runtime) < 0)
+        SAY(why, "cannot look at %.150s: %s", path, strerror(errno));
+    else if (ours.st_dev == runtime.st_dev && ours.st_ino == runtime.st_ino)
+        SAY(why, "%.120s is the runtime directory: the operators' socket is in there; choose another", path);
+    else if (flock(fd, LOCK_EX | LOCK_NB) < 0)
+        SAY(why, "another hbmd serves %.120s: stop it first, or choose another directory", path);
+    else
+        return TAKE_FD(fd);
+    return -1;
+}
+
 bool state_dir_make(const char *path, char *why)
 {
     char parent[DIR_PATH_MAX];

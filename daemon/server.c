@@ -19,6 +19,7 @@ static void shut_down(struct server *server)
 {
     server->stopping = server->shut = true;
     server->probe = probe_cancel(server->probe);
+    listeners_shut_down(server);
     server->wire = wire_server_free(server->wire);
     server->rpc = rpc_server_free(server->rpc);
     /* Told to stop, and not by systemd, whose stop may be a restart: the memory goes with us or our supervisor, and
@@ -103,6 +104,7 @@ static void on_signal(uv_signal_t *handle, int signal)
     notify_stopping();
     if (server->wire)
         wire_server_stop_listening(server->wire);
+    listeners_stop_listening(server);
     core_drain(server->core);
     server->stop_by_ms = server_now(server) + DRAIN_MS;
     uv_timer_start(&server->drain, on_drain, 0, DRAIN_POLL_MS);
@@ -115,9 +117,8 @@ int server_new(const struct setup *setup, const struct config *config, struct se
     if (!server)
         return -ENOMEM;
     server->setup = setup;
-    server->config = *config;
+    server->config = *config; /* its sections stay the caller's */
     server->dir_fd = server->lock_fd = server->spill_key = -1;
-    server->passed = (struct passed){.client_fd = -1, .operator_fd = -1};
     server->started_ms = server_now(server);
     for (unsigned i = 0; i < NVIDIA_DEVICES_MAX; i++)
         server->held[i] = -1;
@@ -153,7 +154,7 @@ int server_start(struct server *server)
         log_warning("the fds that the service manager passed cannot be read: %s", strerror(-error));
     for (size_t i = 0; i < server->passed.n_kept; i++)
         store_count(server->store, server->passed.kept[i].name);
-    if (!server_take_directories(server) || !spill_key_find(server))
+    if (!server_take_directories(server) || !spill_key_find(server) || listeners_add(server) < 0)
         return -1;
     for (unsigned i = 0; i < 3; i++)
         uv_signal_start(&server->signals[i], on_signal, signals[i]);
@@ -205,6 +206,7 @@ struct server *server_free(struct server *server)
     hold_clear(server);
     fd_close(server->spill_key);
     devices_clear(server);
+    listeners_free(server);
     passed_clear(&server->passed);
     fd_close(server->dir_fd);
     fd_close(server->lock_fd);

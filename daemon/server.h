@@ -34,7 +34,8 @@ struct server {
     struct core *core;
     struct probe *probe; /* while it looks for GPUs */
     struct workers *workers;
-    struct wire_server *wire;
+    struct wire_server *wire;      /* of the main listener; the others' are each with theirs */
+    struct client_socket *sockets; /* of the [listener]s */
     struct rpc_server *rpc;
 
     uint64_t started_ms;
@@ -80,6 +81,26 @@ void server_each_option(void *context,
 bool server_take_directories(struct server *server);
 /* After re-adoption: the store's fds that no row speaks of go. */
 void server_drop_surplus(struct server *server);
+
+/* listener.c: the [listener]s of the configuration. */
+/* One client socket more, in a directory of its own. */
+struct client_socket {
+    struct client_socket *next;
+    const struct config_listener *config;
+    int dir_fd; /* locked; -1 if its socket was passed, and -1 if it is not served */
+    bool made;  /* not passed: removed when it ends */
+    struct wire_server *wire;
+};
+/* Tells core of them. 0, or -1 and the daemon fails. */
+int listeners_add(struct server *server);
+/* Their limits, as the configuration has them now. */
+void listeners_limit(struct server *server);
+/* Serves them, now that the devices are known: by the rules of the main socket, but for who is an administrator. */
+void listeners_serve(struct server *server, const struct wire_world *main_world);
+void listeners_stop_listening(struct server *server);
+/* Says goodbye to their clients. */
+void listeners_shut_down(struct server *server);
+void listeners_free(struct server *server);
 
 /* listen.c */
 /* Every device has come up or failed once: serves. */

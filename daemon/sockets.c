@@ -17,30 +17,23 @@
 
 #define WHY_MAX 256
 
-static void take_socket(int *slot, int fd)
-{
-    fd_close(*slot);
-    fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_NONBLOCK);
-    *slot = fd;
-}
-
 int passed_take(struct passed *passed)
 {
     char **names = NULL;
     int n = sd_listen_fds_with_names(1, &names);
 
-    *passed = (struct passed){.client_fd = -1, .operator_fd = -1};
+    *passed = (struct passed){0};
     if (n <= 0)
         return n;
     passed->kept = calloc((size_t)n, sizeof(*passed->kept));
+    passed->sockets = calloc((size_t)n, sizeof(*passed->sockets));
+    bool room = passed->kept && passed->sockets;
     for (int i = 0; i < n; i++) {
         int fd = SD_LISTEN_FDS_START + i;
-        /* Both sockets of hbmd.socket bear its name: their types tell them apart. */
-        if (sd_is_socket(fd, AF_UNIX, SOCK_SEQPACKET, 1) > 0)
-            take_socket(&passed->client_fd, fd);
-        else if (sd_is_socket(fd, AF_UNIX, SOCK_STREAM, 1) > 0)
-            take_socket(&passed->operator_fd, fd);
-        else if (passed->kept) {
+        if (room && sd_is_socket(fd, AF_UNIX, 0, 1) > 0) {
+            fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_NONBLOCK);
+            passed->sockets[passed->n_sockets++] = fd;
+        } else if (room) {
             struct kept_fd *kept = &passed->kept[passed->n_kept++];
             snprintf(kept->name, sizeof(kept->name), "%s", names[i]);
             kept->fd = fd;
@@ -48,7 +41,37 @@ int passed_take(struct passed *passed)
         free(names[i]);
     }
     free(names);
-    return passed->kept ? 0 : -ENOMEM;
+    return room ? 0 : -ENOMEM;
+}
+
+/* Directories are compared by what they are, not how they are written: /var/run is /run. */
+static bool is_at(int fd, const struct stat *directory, const char *name)
+{
+    struct sockaddr_un address = {0};
+    socklen_t size = sizeof(address) - 1;
+    struct stat status;
+
+    if (getsockname(fd, (struct sockaddr *)&address, &size) < 0)
+        return false;
+    char *slash = strrchr(address.sun_path, '/');
+    if (!slash || strcmp(slash + 1, name))
+        return false;
+    slash[slash == address.sun_path] = '\0';
+    return stat(address.sun_path, &status) == 0 && status.st_dev == directory->st_dev &&
+           status.st_ino == directory->st_ino;
+}
+
+int passed_socket(struct passed *passed, const char *directory, const char *name, int type)
+{
+    struct stat status;
+
+    if (stat(directory, &status) < 0)
+        return -1;
+    for (size_t i = 0; i < passed->n_sockets; i++)
+        if (passed->sockets[i] >= 0 && sd_is_socket(passed->sockets[i], AF_UNIX, type, 1) > 0 &&
+            is_at(passed->sockets[i], &status, name))
+            return TAKE_FD(passed->sockets[i]);
+    return -1;
 }
 
 int passed_take_fd(struct passed *passed, const char *name)
@@ -63,11 +86,14 @@ void passed_clear(struct passed *passed)
 {
     for (size_t i = 0; i < passed->n_kept; i++)
         fd_close(passed->kept[i].fd);
+    for (size_t i = 0; i < passed->n_sockets; i++) {
+        if (passed->sockets[i] >= 0)
+            log_warning("a socket that was passed is in no directory of ours, and is closed");
+        fd_close(passed->sockets[i]);
+    }
     free(passed->kept);
-    passed->kept = NULL;
-    passed->n_kept = 0;
-    passed->client_fd = fd_close(passed->client_fd);
-    passed->operator_fd = fd_close(passed->operator_fd);
+    free(passed->sockets);
+    *passed = (struct passed){0};
 }
 
 /* Only what an earlier hbmd of ours can have left is removed; anything else is somebody's trap or file. */
@@ -93,20 +119,20 @@ static bool make_way(int dir_fd, const char *name, char *why)
     return false;
 }
 
-/* The socket is born 0600 by our umask, and opened to the group afterwards. */
-static void open_to_group(int dir_fd, const char *name, const char *group)
+/* The socket is born 0600 by our umask, and opened to others afterwards. */
+static void open_to(int dir_fd, const char *name, const char *group, unsigned mode)
 {
     const struct group *entry = *group ? getgrnam(group) : NULL;
 
-    if (!entry)
-        return;
-    if (fchownat(dir_fd, name, (uid_t)-1, entry->gr_gid, AT_SYMLINK_NOFOLLOW) < 0 ||
-        fchmodat(dir_fd, name, 0660, 0) < 0)
+    if (*group && !entry)
+        mode &= ~070u;
+    if ((entry && fchownat(dir_fd, name, (uid_t)-1, entry->gr_gid, AT_SYMLINK_NOFOLLOW) < 0) ||
+        fchmodat(dir_fd, name, mode, 0) < 0)
         log_warning("%s is for uid %u only: it cannot be given to group %s (%s); run hbmd as root or as a member",
                     name, geteuid(), group, strerror(errno));
 }
 
-int socket_listen(int dir_fd, const char *name, int type, const char *group, char *why)
+int socket_listen(int dir_fd, const char *name, int type, const char *group, unsigned mode, char *why)
 {
     struct sockaddr_un address = {.sun_family = AF_UNIX};
     _cleanup_fd_ int fd = -1;
@@ -123,7 +149,7 @@ int socket_listen(int dir_fd, const char *name, int type, const char *group, cha
         snprintf(why, WHY_MAX, "cannot make %s in the runtime directory: %s", name, strerror(errno));
         return -1;
     }
-    open_to_group(dir_fd, name, group);
+    open_to(dir_fd, name, group, mode);
     if (listen(fd, 512) < 0) {
         snprintf(why, WHY_MAX, "cannot listen on %s: %s", name, strerror(errno));
         return -1;

@@ -68,10 +68,10 @@ struct core_env server_env(struct server *server)
 struct core_limits server_limits(const struct config *config)
 {
     return (struct core_limits){
-        .account_bytes = {config->account_device_bytes, config->account_host_bytes, config->account_disk_bytes},
-        .account_buffers = config->account_buffers,
-        .account_sessions = config->account_sessions,
-        .account_ops = config->account_ops,
+#define THING(NAME, name, words) .account[ACCOUNT_##NAME] = config->account_##name,
+#include "daemon/core/thing.def"
+#undef THING
+        .soft_percent = config->account_soft,
         .sessions = config->max_sessions,
         .offload_percent = config->offload_limit,
         .reclaim_ms = config->reclaim_seconds,

@@ -77,3 +77,16 @@ char *cell_leases(const cJSON *leases)
 {
     return cJSON_IsArray(leases) ? joined(leases, ", ", "-", lease_text) : cell_text(leases);
 }
+
+char *cell_owner(const cJSON *row, const char *name)
+{
+    const char *listener = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(row, "listener"));
+    char *uid = cell_text(cJSON_GetObjectItemCaseSensitive(row, name)), *both;
+
+    if (!listener || !strcmp(listener, "main"))
+        return uid;
+    if (asprintf(&both, "%s:%s", listener, uid) < 0)
+        return uid;
+    free(uid);
+    return both;
+}

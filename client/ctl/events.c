@@ -41,6 +41,17 @@ static void print_optional(const cJSON *event, const char *label, const char *na
     printf("  %s%s", label, text);
 }
 
+static void print_owner(const cJSON *event)
+{
+    const cJSON *uid = member(event, "uid");
+
+    if (!cJSON_IsNumber(uid))
+        return;
+    _cleanup_free_ char *owner = cell_owner(event, "uid");
+    report_clean(owner);
+    printf("  uid %s", owner);
+}
+
 static double sequence(const cJSON *event)
 {
     const cJSON *item = member(event, "seq");
@@ -59,7 +70,7 @@ static void print_event(const struct cli *cli, const cJSON *event)
         print_optional(event, "", "name");
         print_optional(event, "", "detail");
         print_optional(event, "pid ", "pid");
-        print_optional(event, "uid ", "uid");
+        print_owner(event);
         print_optional(event, "id ", "id");
         putchar('\n');
     }

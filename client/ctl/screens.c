@@ -30,6 +30,23 @@ static void print_counts(const cJSON *status, const char *const *names)
     putchar('\n');
 }
 
+/* Where there is more than the main one. */
+static void print_listeners(const cJSON *listeners)
+{
+    const cJSON *row;
+
+    if (cJSON_GetArraySize(listeners) < 2)
+        return;
+    cJSON_ArrayForEach(row, listeners)
+    {
+        _cleanup_free_ char *name = cell_text(member(row, "listener"));
+        report_clean(name);
+        printf("%s %s: sessions %.0f", row == listeners->child ? "listener" : ", listener", name,
+               number(row, "sessions"));
+    }
+    putchar('\n');
+}
+
 void show_status(const struct cli *cli, const cJSON *status)
 {
     static const char *const holds[] = {"buffers", "models", "sessions", "ops", "leases", NULL};
@@ -42,6 +59,7 @@ void show_status(const struct cli *cli, const cJSON *status)
            units_seconds(number(status, "uptime_seconds"), uptime), units_bytes(number(status, "rss_bytes"), rss));
     print_counts(status, holds);
     print_counts(status, history);
+    print_listeners(member(status, "listeners"));
     putchar('\n');
     show_devices(cli, member(status, "devices"));
 }
@@ -132,7 +150,7 @@ void show_models(const struct cli *cli, const cJSON *models)
         grid_bytes(&grid, tiers, "host");
         grid_bytes(&grid, tiers, "disk");
         grid_member(&grid, row, "device");
-        grid_member(&grid, row, "owner");
+        grid_take(&grid, cell_owner(row, "owner"));
         grid_take(&grid, cell_leases(member(row, "leases")));
     }
     grid_end(&grid, cli);
@@ -150,7 +168,7 @@ void show_sessions(const struct cli *cli, const cJSON *sessions)
     {
         grid_member(&grid, row, "session");
         grid_member(&grid, row, "pid");
-        grid_member(&grid, row, "uid");
+        grid_take(&grid, cell_owner(row, "uid"));
         grid_member(&grid, row, "client");
         grid_member(&grid, row, "state");
         grid_member(&grid, row, "leases");
@@ -158,6 +176,40 @@ void show_sessions(const struct cli *cli, const cJSON *sessions)
         grid_seconds(&grid, row, "seconds");
         grid_member(&grid, row, "awaiting");
         grid_seconds(&grid, row, "awaiting_seconds");
+    }
+    grid_end(&grid, cli);
+}
+
+/* "3", or "3 of 8" where there is a limit. */
+static void thing_cell(struct grid *grid, const cJSON *thing)
+{
+    const char *name = cJSON_GetStringValue(member(thing, "thing"));
+    bool bytes = name && strstr(name, "bytes");
+    char used[UNITS_TEXT], limit[UNITS_TEXT];
+
+    const char *(*text)(double, char *) = bytes ? units_bytes : units_number;
+    if (cJSON_IsNumber(member(thing, "limit")))
+        grid_cell(grid, "%s of %s", text(number(thing, "used"), used), text(number(thing, "limit"), limit));
+    else
+        grid_cell(grid, "%s", text(number(thing, "used"), used));
+}
+
+void show_accounts(const struct cli *cli, const cJSON *accounts)
+{
+    static const char *const titles[] = {"LISTENER", ">UID",    ">DEVICE", ">HOST",   ">DISK", ">BUFFERS",
+                                         ">SESSIONS", ">LEASES", ">OPS",    ">UNREAD", ">FDS",  NULL};
+    const cJSON *row, *thing;
+    struct grid grid;
+
+    grid_begin(&grid, titles);
+    cJSON_ArrayForEach(row, accounts)
+    {
+        grid_member(&grid, row, "listener");
+        if (cJSON_IsNull(member(row, "uid")))
+            grid_cell(&grid, "all");
+        else
+            grid_member(&grid, row, "uid");
+        cJSON_ArrayForEach(thing, member(row, "things")) thing_cell(&grid, thing);
     }
     grid_end(&grid, cli);
 }

@@ -20,6 +20,7 @@ static const struct verb verbs[] = {
      "who holds what of each device, by the ledger and by the driver"},
     {"models", "", 0, 0, NULL, "hbm.models", {0}, run_call, show_models, "models and where they lie"},
     {"sessions", "", 0, 0, NULL, "hbm.sessions", {0}, run_call, show_sessions, "connected clients"},
+    {"accounts", "", 0, 0, NULL, "hbm.accounts", {0}, run_call, show_accounts, "what each user has and may have"},
     {"ops", "", 0, 0, NULL, "hbm.ops", {0}, run_call, show_ops, "operations, running and recent"},
     {"ls", "[GLOB]", 0, 1, OPTIONS(TEXT("--group", "G", "group")), "hbm.ls", {"glob"}, run_call, show_buffers,
      "buffers by name; nothing matched prints nothing"},

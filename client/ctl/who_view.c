@@ -56,13 +56,13 @@ static void add_accounts(struct grid *grid, const cJSON *device)
     {
         const cJSON *unmapped = member(row, "unmapped");
         grid_cell(grid, "account");
-        grid_member(grid, row, "uid");
+        grid_take(grid, cell_owner(row, "uid"));
         grid_cell(grid, "-");
         grid_cell(grid, "-");
         tiers(grid, row);
         grid_cell(grid, "all that it has");
         grid_cell(grid, "kept");
-        grid_member(grid, row, "uid");
+        grid_take(grid, cell_owner(row, "uid"));
         grid_cell(grid, "-");
         grid_cell(grid, "-");
         tiers(grid, unmapped);
@@ -79,7 +79,7 @@ static void add_sessions(struct grid *grid, const cJSON *device)
     {
         const char *awaiting = cJSON_GetStringValue(member(row, "awaiting"));
         grid_cell(grid, "session");
-        grid_member(grid, row, "uid");
+        grid_take(grid, cell_owner(row, "uid"));
         grid_member(grid, row, "pid");
         grid_member(grid, row, "client");
         tiers(grid, row);

@@ -1,8 +1,28 @@
 #include "daemon/core/account.h"
 
+#include <assert.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
+
+#include "daemon/core/listener.h"
+
+static_assert((int)ACCOUNT_DEVICE_BYTES == HBM_TIER_DEVICE && (int)ACCOUNT_HOST_BYTES == HBM_TIER_HOST &&
+                  (int)ACCOUNT_DISK_BYTES == HBM_TIER_DISK && HBM_TIERS == 3,
+              "a tier is the thing that its bytes are");
+
+static const struct {
+    const char *name, *words;
+} things[ACCOUNT_THINGS] = {
+#define THING(NAME, name, words) {#name, words},
+#include "daemon/core/thing.def"
+#undef THING
+};
+
+const char *account_thing_name(enum account_thing thing)
+{
+    return things[thing].name;
+}
 
 struct account *account_of(struct core *core, struct owner owner)
 {
@@ -11,40 +31,117 @@ struct account *account_of(struct core *core, struct owner owner)
         if (owner_equal(account->owner, owner))
             return account;
     }
-    struct account *account = calloc(1, sizeof(*account));
+    struct listener *listener = listener_of(core, owner.listener);
+    struct account *account = listener ? calloc(1, sizeof(*account)) : NULL;
     if (!account)
         return NULL;
+    account->core = core;
     account->owner = owner;
+    account->listener = listener;
     list_append(&core->accounts, &account->node);
     return account;
 }
 
-int account_charge_bytes(struct core *core, struct account *account, enum hbm_tier tier, uint64_t bytes, char *detail)
+static bool is_whole(const struct account *account)
 {
-    uint64_t limit = core->limits.account_bytes[tier];
-
-    if (limit && (bytes > limit || account->bytes[tier] > limit - bytes)) {
-        snprintf(detail, HBM_DETAIL_MAX,
-                 "user %" PRIu32 " has %" PRIu64 " bytes in the %s tier and asked for %" PRIu64 " more, limit_%s_bytes is %" PRIu64,
-                 account->owner.uid, account->bytes[tier], hbm_tier_name(tier), bytes, hbm_tier_name(tier), limit);
-        return HBM_E_LIMIT;
-    }
-    account->bytes[tier] += bytes;
-    return 0;
+    return account == &account->listener->whole;
 }
 
-void account_release_bytes(struct account *account, enum hbm_tier tier, uint64_t bytes)
+uint64_t account_limit(const struct account *account, enum account_thing thing)
 {
-    account->bytes[tier] -= bytes;
+    const struct listener *listener = account->listener;
+
+    return is_whole(account) ? listener->total[thing]
+           : listener->id    ? listener->each[thing]
+                             : account->core->limits.account[thing];
 }
 
-int account_charge_one(struct account *account, uint32_t *count, uint32_t limit, const char *what, char *detail)
+static void describe(const struct account *account, enum account_thing thing, char *text, size_t size)
 {
-    if (limit && *count >= limit) {
-        snprintf(detail, HBM_DETAIL_MAX, "user %" PRIu32 " has %" PRIu32 " %s, limit_%s is %" PRIu32, account->owner.uid, *count,
-                 what, what, limit);
-        return HBM_E_LIMIT;
-    }
-    (*count)++;
-    return 0;
+    if (is_whole(account))
+        snprintf(text, size, "listener %s has %" PRIu64 " %s, total_%s", account->listener->name, account->use[thing],
+                 things[thing].words, things[thing].name);
+    else
+        snprintf(text, size, "user %" PRIu32 " has %" PRIu64 " %s, account_%s", account->owner.uid, account->use[thing],
+                 things[thing].words, things[thing].name);
+}
+
+static int check(const struct account *account, enum account_thing thing, uint64_t amount, char *detail)
+{
+    uint64_t limit = account_limit(account, thing);
+    char has[120];
+
+    if (!limit || (amount <= limit && account->use[thing] <= limit - amount))
+        return 0;
+    describe(account, thing, has, sizeof(has));
+    if (amount == 1)
+        snprintf(detail, HBM_DETAIL_MAX, "%s is %" PRIu64, has, limit);
+    else
+        snprintf(detail, HBM_DETAIL_MAX, "%" PRIu64 " more were asked for; %s is %" PRIu64, amount, has, limit);
+    return HBM_E_LIMIT;
+}
+
+/* account_soft percent of the limit. */
+static bool is_near(const struct account *account, enum account_thing thing)
+{
+    uint64_t limit = account_limit(account, thing);
+    unsigned soft = account->core->limits.soft_percent;
+
+    return limit && soft && (unsigned __int128)account->use[thing] * 100 >= (unsigned __int128)limit * soft;
+}
+
+/* Once, until it has come down again. */
+static void warn_if_near(struct account *account, enum account_thing thing)
+{
+    char has[120];
+
+    if ((account->warned >> thing & 1) || !is_near(account, thing))
+        return;
+    account->warned |= 1u << thing;
+    describe(account, thing, has, sizeof(has));
+    event_emit(&account->core->events, "account.near_limit", 0, NULL, account->owner.listener, account->owner.uid, 0,
+               "%s is %" PRIu64, has, account_limit(account, thing));
+}
+
+static void add(struct account *account, enum account_thing thing, uint64_t amount)
+{
+    account->use[thing] += amount;
+    warn_if_near(account, thing);
+}
+
+static void subtract(struct account *account, enum account_thing thing, uint64_t amount)
+{
+    account->use[thing] -= amount;
+    if ((account->warned >> thing & 1) && !is_near(account, thing))
+        account->warned &= ~(1u << thing);
+}
+
+int account_charge(struct account *account, enum account_thing thing, uint64_t amount, char *detail)
+{
+    int error = check(account, thing, amount, detail);
+
+    if (!error)
+        error = check(&account->listener->whole, thing, amount, detail);
+    if (!error)
+        account_charge_anyway(account, thing, amount);
+    return error;
+}
+
+void account_charge_anyway(struct account *account, enum account_thing thing, uint64_t amount)
+{
+    add(account, thing, amount);
+    add(&account->listener->whole, thing, amount);
+}
+
+void account_release(struct account *account, enum account_thing thing, uint64_t amount)
+{
+    subtract(account, thing, amount);
+    subtract(&account->listener->whole, thing, amount);
+}
+
+bool account_could_have(const struct account *account, enum account_thing thing, uint64_t amount)
+{
+    uint64_t own = account_limit(account, thing), whole = account_limit(&account->listener->whole, thing);
+
+    return (!own || amount <= own) && (!whole || amount <= whole);
 }

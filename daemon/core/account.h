@@ -1,20 +1,29 @@
-/* What each owner (listener, uid) has, and may have. Every resource is charged here and released with it. */
+/* What each owner (listener, uid) has, and may have. Every resource is charged here and released with it, and so it is
+ * in the account of the owner's listener as a whole. */
 #pragma once
 
 #include "daemon/core/call.h"
 
 struct account {
-    struct list node;
+    struct list node; /* core->accounts; a listener's own is in none */
+    struct core *core;
     struct owner owner;
-    uint64_t bytes[HBM_TIERS];
-    uint32_t buffers, sessions, ops;
+    struct listener *listener; /* lives as long as the core */
+    uint64_t use[ACCOUNT_THINGS];
+    uint32_t warned; /* a bit a thing: near its limit, and that has been said */
     unsigned row; /* of whoever walks over all accounts */
 };
 
+/* The name of a thing in hbmd.conf and in answers, without account_ or total_. */
+const char *account_thing_name(enum account_thing thing);
 /* Found or made; NULL if memory is out. Accounts stay until the core goes: there are as many as users. */
 struct account *account_of(struct core *core, struct owner owner);
-/* 0 or LIMIT with a sentence in detail. bytes count for a tier. */
-int account_charge_bytes(struct core *core, struct account *account, enum hbm_tier tier, uint64_t bytes, char *detail);
-void account_release_bytes(struct account *account, enum hbm_tier tier, uint64_t bytes);
-/* Counted things: 0 or LIMIT with a sentence naming the limit. */
-int account_charge_one(struct account *account, uint32_t *count, uint32_t limit, const char *what, char *detail);
+/* What it may have of the thing; 0 = no limit. */
+uint64_t account_limit(const struct account *account, enum account_thing thing);
+/* 0, or LIMIT with a sentence in detail that names the limit; then nothing is charged. */
+int account_charge(struct account *account, enum account_thing thing, uint64_t amount, char *detail);
+/* What is there already, whatever the limits say: the ledger's. */
+void account_charge_anyway(struct account *account, enum account_thing thing, uint64_t amount);
+void account_release(struct account *account, enum account_thing thing, uint64_t amount);
+/* True if the account could have so much if others of its things went: waiting may help. */
+bool account_could_have(const struct account *account, enum account_thing thing, uint64_t amount);

@@ -62,7 +62,7 @@ bool arena_may_read(const struct arena *arena, const struct principal *who)
 {
     if (who->admin || owner_equal(arena->owner, who->owner))
         return true;
-    return arena->shared || (arena->owner.listener == who->owner.listener && (arena->mode & 0004));
+    return arena->owner.listener == who->owner.listener && (arena->shared || (arena->mode & 0004));
 }
 
 bool arena_may_write(const struct arena *arena, const struct principal *who)
@@ -77,7 +77,8 @@ bool arena_may_write(const struct arena *arena, const struct principal *who)
 bool arena_trusts(const struct arena *arena, const struct principal *who)
 {
     /* A reader that holds the fd can raise its own rights: sharing memory means trusting. */
-    return who->admin || owner_equal(arena->owner, who->owner) || arena->shared || arena_may_write(arena, who);
+    return who->admin || owner_equal(arena->owner, who->owner) || arena_may_write(arena, who) ||
+           (arena->shared && arena->owner.listener == who->owner.listener);
 }
 
 bool arena_is_leased(const struct arena *arena)

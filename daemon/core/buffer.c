@@ -12,7 +12,7 @@
 
 static struct owner name_scope(const struct arena *arena)
 {
-    return arena->shared ? OWNER_SHARED : arena->owner;
+    return owner_scope(arena->owner, arena->shared);
 }
 
 int buffer_list(struct buffer *buffer, char *detail)
@@ -67,7 +67,7 @@ int buffer_rename(struct buffer *buffer, const char *name, char *detail)
 /* Name and charge, both or neither. */
 static int take_identity(struct buffer *buffer, struct account *account, const struct buffer_spec *spec, char *detail)
 {
-    int error = account_charge_one(account, &account->buffers, buffer->core->limits.account_buffers, "buffers", detail);
+    int error = account_charge(account, ACCOUNT_BUFFERS, 1, detail);
 
     if (error || !spec->name)
         return error;
@@ -79,7 +79,7 @@ static int take_identity(struct buffer *buffer, struct account *account, const s
         error = buffer_list(buffer, detail);
     }
     if (error)
-        account->buffers--;
+        account_release(account, ACCOUNT_BUFFERS, 1);
     return error;
 }
 
@@ -136,7 +136,7 @@ struct buffer *buffer_free(struct buffer *buffer)
     list_unlink(&buffer->node);
     list_unlink(&buffer->arena_node);
     list_unlink(&buffer->model_node);
-    account_of(core, arena->owner)->buffers--;
+    account_release(account_of(core, arena->owner), ACCOUNT_BUFFERS, 1);
     core->n_buffers--;
     idmap_remove(&core->ids, buffer->id);
     free(buffer->name);

@@ -12,8 +12,17 @@ struct owner {
     uint32_t uid;
 };
 
-/* A global owner: shared names live under it. */
-#define OWNER_SHARED ((struct owner){0, UINT32_MAX})
+/* What shared names live under, a listener each: this one's. */
+static inline struct owner owner_shared(uint32_t listener)
+{
+    return (struct owner){listener, UINT32_MAX};
+}
+
+/* What a name lives under. */
+static inline struct owner owner_scope(struct owner owner, bool shared)
+{
+    return shared ? owner_shared(owner.listener) : owner;
+}
 
 static inline bool owner_equal(struct owner a, struct owner b)
 {

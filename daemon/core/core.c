@@ -4,6 +4,7 @@
 
 #include "daemon/core/host_pool.h"
 #include "daemon/core/ledger.h"
+#include "daemon/core/listener.h"
 #include "daemon/core/names.h"
 #include "daemon/core/op.h"
 #include "daemon/core/quarantine.h"
@@ -25,7 +26,7 @@ struct core *core_new(const struct core_env *env, const struct core_limits *limi
         free(core);
         return NULL;
     }
-    struct list *lists[] = {&core->devices,  &core->accounts, &core->extents, &core->arenas, &core->buffers, &core->models,
+    struct list *lists[] = {&core->devices,  &core->listeners, &core->accounts, &core->extents, &core->arenas, &core->buffers, &core->models,
                             &core->sessions, &core->ops,      &core->timers, &core->memory_waiters,
                             &core->host_pool, &core->books_waiters};
     for (size_t i = 0; i < sizeof(lists) / sizeof(lists[0]); i++)
@@ -37,7 +38,7 @@ struct core *core_new(const struct core_env *env, const struct core_limits *limi
     list_init(&core->host_pool_timer.node);
     core->host_pool_timer.fire = host_pool_expire;
     idmap_init(&core->ids, 1, write_down);
-    return core;
+    return listener_of(core, 0) ? core : core_free(core);
 }
 
 struct core *core_free(struct core *core)
@@ -67,6 +68,7 @@ struct core *core_free(struct core *core)
         list_unlink(&account->node);
         free(account);
     }
+    listeners_clear(core);
     events_clear(&core->events);
     idmap_clear(&core->ids);
     free(core);

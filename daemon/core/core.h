@@ -8,6 +8,7 @@
 #include "daemon/base/idmap.h"
 #include "daemon/base/list.h"
 #include "daemon/core/events.h"
+#include "daemon/core/thing.h"
 #include "daemon/job/job.h"
 #include "proto/errors.h"
 #include "proto/vocab.h"
@@ -42,10 +43,8 @@ struct store_request {
 };
 
 struct core_limits {
-    uint64_t account_bytes[HBM_TIERS]; /* per (listener, uid); 0 = no limit, here and below */
-    uint32_t account_buffers;
-    uint32_t account_sessions;
-    uint32_t account_ops;
+    uint64_t account[ACCOUNT_THINGS]; /* of each user of the main listener; 0 = no limit, here and below */
+    unsigned soft_percent;            /* of an account's limit, from where on an event warns */
     uint32_t sessions;
     unsigned offload_percent; /* of a model's bytes, cumulative */
     uint32_t reclaim_ms;      /* how long a move waits for clients to let go */
@@ -73,7 +72,7 @@ struct core {
     struct idmap ids;
     struct events events;
     struct ledger *ledger; /* NULL: nothing is remembered (tests) */
-    struct list devices, accounts, extents, arenas, buffers, models, sessions, ops, timers;
+    struct list devices, listeners, accounts, extents, arenas, buffers, models, sessions, ops, timers;
     struct list memory_waiters; /* struct extent_create, oldest first */
     struct list host_pool;      /* released host extents: daemon/core/host_pool.c */
     struct list books_waiters;  /* struct books_wait */

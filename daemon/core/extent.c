@@ -56,7 +56,7 @@ static void unstore(struct extent *extent)
 static void release_room(struct core *core, struct device *device, struct account *account, enum hbm_tier tier, uint64_t size)
 {
     device->used[tier] -= size;
-    account_release_bytes(account, tier, size);
+    account_release(account, (enum account_thing)tier, size);
     if (!list_empty(&core->memory_waiters))
         timer_arm(core, &core->memory_timer, 0);
 }
@@ -100,7 +100,12 @@ void extent_describe(const struct extent *extent, struct job *job, struct job_ex
 
 void extent_store_name(const struct extent *extent, char name[STORE_NAME_MAX])
 {
-    snprintf(name, STORE_NAME_MAX, "x-%" PRIx64 "-%" PRIx32 "-%" PRIx64, extent->id, extent->account->owner.uid, extent->size);
+    const struct owner *owner = &extent->account->owner;
+    char listener[12] = "";
+
+    if (owner->listener)
+        snprintf(listener, sizeof(listener), "%" PRIx32 ".", owner->listener);
+    snprintf(name, STORE_NAME_MAX, "x-%" PRIx64 "-%s%" PRIx32 "-%" PRIx64, extent->id, listener, owner->uid, extent->size);
 }
 
 static struct extent *extent_new(struct core *core, struct device *device, struct account *account, enum hbm_tier tier,
@@ -127,7 +132,7 @@ static int take_room(struct extent_create *create)
                  hbm_tier_name(create->tier), device->uuid, capacity);
         return HBM_E_TOO_LARGE;
     }
-    int error = account_charge_bytes(create->core, create->account, create->tier, create->size, create->detail);
+    int error = account_charge(create->account, (enum account_thing)create->tier, create->size, create->detail);
     if (error)
         return error;
     if (create->reuse && host_pool_take(create))
@@ -135,7 +140,7 @@ static int take_room(struct extent_create *create)
     if (create->tier == HBM_TIER_HOST)
         host_pool_make_room(create->core, device, create->size);
     if (device->used[create->tier] > capacity - create->size) {
-        account_release_bytes(create->account, create->tier, create->size);
+        account_release(create->account, (enum account_thing)create->tier, create->size);
         snprintf(create->detail, sizeof(create->detail), "%" PRIu64 " bytes, the %s tier of %s has %" PRIu64 " of %" PRIu64 " free", create->size,
                  hbm_tier_name(create->tier), device->uuid, capacity - device->used[create->tier], capacity);
         return HBM_E_NO_MEMORY;
@@ -282,7 +287,17 @@ static void make(struct extent_create *create)
 
 static void create_waited_out(struct timer *timer)
 {
-    create_end(container_of(timer, struct extent_create, timer), HBM_E_NO_MEMORY);
+    struct extent_create *create = container_of(timer, struct extent_create, timer);
+
+    create_end(create, create->error);
+}
+
+/* Others may let go in time: of the device's memory, or of what the account may have. */
+static bool may_wait(const struct extent_create *create, int error)
+{
+    return create->wait_ms && (error == HBM_E_NO_MEMORY ||
+                               (error == HBM_E_LIMIT && account_could_have(create->account, (enum account_thing)create->tier,
+                                                                           create->size)));
 }
 
 void extent_create_start(struct extent_create *create)
@@ -308,7 +323,8 @@ void extent_create_start(struct extent_create *create)
     if (create->size == 0) /* an empty buffer still needs an arena that can be mapped */
         create->size = grain;
     int error = take_room(create);
-    if (error == HBM_E_NO_MEMORY && create->wait_ms) {
+    if (may_wait(create, error)) {
+        create->error = error;
         list_append(&create->core->memory_waiters, &create->node);
         timer_arm(create->core, &create->timer, create->wait_ms);
     } else if (error) {
@@ -336,8 +352,10 @@ void extent_create_retry(struct timer *timer)
     list_for_each_safe(node, &core->memory_waiters) {
         struct extent_create *create = list_entry(node, struct extent_create, node);
         int error = take_room(create);
-        if (error == HBM_E_NO_MEMORY)
+        if (may_wait(create, error)) {
+            create->error = error;
             continue;
+        }
         timer_stop(core, &create->timer);
         list_unlink(&create->node);
         if (!error) {
@@ -367,6 +385,6 @@ struct extent *extent_adopt(struct core *core, uint64_t id, struct device *devic
     extent->stored = fd >= 0;
     extent->lost = fd < 0;
     device->used[tier] += size;
-    account->bytes[tier] += size;
+    account_charge_anyway(account, (enum account_thing)tier, size);
     return extent;
 }

@@ -98,13 +98,16 @@ struct mapping *mapping_by_slot(struct session *session, uint32_t slot)
 
 static struct lease *lease_alloc(struct session *session, enum hbm_access access, uint32_t n_arenas, int *error, char *detail)
 {
+    *error = account_charge(session->account, ACCOUNT_LEASES, 1, detail);
+    if (*error)
+        return NULL;
     struct lease *lease = calloc(1, sizeof(*lease) + n_arenas * sizeof(lease->mappings[0]));
-
     if (lease)
         lease->id = idmap_add(&session->core->ids, ID_LEASE, lease);
     if (!lease || !lease->id) {
         snprintf(detail, HBM_DETAIL_MAX, "the owner is out of memory for its own tables");
         *error = HBM_E_NO_MEMORY;
+        account_release(session->account, ACCOUNT_LEASES, 1);
         free(lease);
         return NULL;
     }
@@ -127,6 +130,7 @@ static void lease_forget(struct lease *lease)
     struct core *core = lease->session->core;
 
     list_unlink(&lease->node);
+    account_release(lease->session->account, ACCOUNT_LEASES, 1);
     core->n_leases--;
     ledger_drop(core, lease->id);
     idmap_remove(&core->ids, lease->id);
@@ -157,12 +161,14 @@ struct lease *lease_new_model(struct session *session, struct model *model, enum
                               int *error, char *detail)
 {
     _cleanup_free_ struct arena **arenas = model_arenas(model);
-    struct lease *lease = arenas ? lease_alloc(session, access, model->n_arenas, error, detail) : NULL;
+    struct lease *lease = NULL;
 
-    if (!lease) {
+    if (arenas)
+        lease = lease_alloc(session, access, model->n_arenas, error, detail);
+    else
         *error = HBM_E_NO_MEMORY;
+    if (!lease)
         return NULL;
-    }
     for (uint32_t i = 0; i < model->n_arenas; i++) {
         struct mapping *mapping = mapping_use(session, arenas[i], access, unlocked, error, detail);
         if (!mapping) {

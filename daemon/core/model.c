@@ -60,7 +60,7 @@ void model_unlist(struct model *model)
 {
     if (!model->listed)
         return;
-    names_remove(&model->core->model_names, model->shared ? OWNER_SHARED : model->owner, model->name);
+    names_remove(&model->core->model_names, owner_scope(model->owner, model->shared), model->name);
     model->listed = false;
     list_for_each(node, &model->buffers) {
         struct buffer *buffer = list_entry(node, struct buffer, model_node);
@@ -73,7 +73,7 @@ void model_unlist(struct model *model)
 
 int model_list(struct model *model, char *detail)
 {
-    int error = names_add(&model->core->model_names, model->shared ? OWNER_SHARED : model->owner, model->name, model);
+    int error = names_add(&model->core->model_names, owner_scope(model->owner, model->shared), model->name, model);
 
     if (error) {
         snprintf(detail, HBM_DETAIL_MAX, "model %.200s", model->name);

@@ -305,7 +305,7 @@ static struct build *build_new(struct core *core, struct call *call, const struc
 
 void model_build(struct core *core, struct call *call, const struct publish_args *args, bool listed)
 {
-    struct device *device = device_at(core, args->device);
+    struct device *device = listener_device(core, &call->who, args->device);
     _cleanup_free_ uint64_t *sizes = calloc(args->table.header->n_arenas + 1, sizeof(*sizes));
     char detail[HBM_DETAIL_MAX] = "";
     int error = check_names(&args->table, args->name, detail);

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "daemon/base/utf8.h"
+#include "daemon/core/listener.h"
 #include "daemon/core/model.h"
 
 struct name_node {
@@ -62,15 +63,30 @@ void *names_find(void *const *root, struct owner scope, const char *name)
     return found ? (*found)->object : NULL;
 }
 
-/* "~UID/rest": the owner named, and where the rest begins; false if it is not of that form. */
-static bool split_foreign(const char *name, uint32_t listener, struct owner *owner, const char **rest)
+/* "LISTENER:" at *text, which moves behind it. */
+static uint32_t split_listener(const char **text, uint32_t own)
 {
+    char name[LISTENER_NAME_MAX];
+    size_t length = strcspn(*text, ":/");
+
+    if ((*text)[length] != ':' || length >= sizeof(name))
+        return own;
+    snprintf(name, sizeof(name), "%.*s", (int)length, *text);
+    *text += length + 1;
+    return listener_by_name(name);
+}
+
+/* "~UID/rest" or "~LISTENER:UID/rest": the owner named, and where the rest begins; false if it is not of that form. */
+static bool split_foreign(const char *name, uint32_t own, struct owner *owner, const char **rest)
+{
+    const char *at = name + 1;
     char *end;
 
-    if (name[0] != '~' || name[1] < '0' || name[1] > '9')
+    if (name[0] != '~')
         return false;
-    unsigned long uid = strtoul(name + 1, &end, 10);
-    if (*end != '/' || uid >= UINT32_MAX)
+    uint32_t listener = split_listener(&at, own);
+    unsigned long uid = strtoul(at, &end, 10);
+    if (*at < '0' || *at > '9' || *end != '/' || uid >= UINT32_MAX)
         return false;
     *owner = (struct owner){listener, (uint32_t)uid};
     *rest = end + 1;
@@ -86,7 +102,7 @@ void *names_resolve(void *const *root, const struct principal *who, const char *
     if (split_foreign(name, who->owner.listener, &other, &rest))
         return names_find(root, other, rest);
     object = names_find(root, who->owner, name);
-    return object ? object : names_find(root, OWNER_SHARED, name);
+    return object ? object : names_find(root, owner_shared(who->owner.listener), name);
 }
 
 static bool component_is_sound(const char *start, size_t size)
@@ -147,27 +163,35 @@ bool buffer_visible(const struct buffer *buffer, const struct principal *who)
 
 bool model_visible(const struct model *model, const struct principal *who)
 {
-    if (who->admin || owner_equal(model->owner, who->owner) || model->shared)
+    if (who->admin || owner_equal(model->owner, who->owner))
         return true;
-    return model->owner.listener == who->owner.listener && (model->mode & 0004);
+    return model->owner.listener == who->owner.listener && (model->shared || (model->mode & 0004));
+}
+
+void name_for(struct core *core, struct owner scope, const struct principal *who, const char *name, char *text,
+              size_t size)
+{
+    const struct listener *listener = scope.listener == who->owner.listener ? NULL : listener_of(core, scope.listener);
+
+    if (listener)
+        snprintf(text, size, "~%s:%" PRIu32 "/%s", listener->name, scope.uid, name);
+    else if (owner_equal(scope, who->owner) || owner_equal(scope, owner_shared(who->owner.listener)))
+        snprintf(text, size, "%s", name);
+    else
+        snprintf(text, size, "~%" PRIu32 "/%s", scope.uid, name);
 }
 
 void buffer_name_for(const struct buffer *buffer, const struct principal *who, char *text, size_t size)
 {
     const struct arena *arena = buffer->arena;
 
-    if (!buffer->name)
-        text[0] = 0;
-    else if (arena->shared || owner_equal(arena->owner, who->owner))
-        snprintf(text, size, "%s", buffer->name);
+    if (buffer->name)
+        name_for(buffer->core, owner_scope(arena->owner, arena->shared), who, buffer->name, text, size);
     else
-        snprintf(text, size, "~%" PRIu32 "/%s", arena->owner.uid, buffer->name);
+        text[0] = 0;
 }
 
 void model_name_for(const struct model *model, const struct principal *who, char *text, size_t size)
 {
-    if (model->shared || owner_equal(model->owner, who->owner))
-        snprintf(text, size, "%s", model->name);
-    else
-        snprintf(text, size, "~%" PRIu32 "/%s", model->owner.uid, model->name);
+    name_for(model->core, owner_scope(model->owner, model->shared), who, model->name, text, size);
 }

@@ -22,7 +22,7 @@ static bool charge(struct op *op, const struct principal *who, int *error, char 
         *error = HBM_E_NO_MEMORY;
         return false;
     }
-    *error = account_charge_one(account, &account->ops, core->limits.account_ops, "ops", detail);
+    *error = account_charge(account, ACCOUNT_OPS, 1, detail);
     op->charged = *error ? NULL : account;
     return !*error;
 }
@@ -30,7 +30,7 @@ static bool charge(struct op *op, const struct principal *who, int *error, char 
 static void uncharge(struct op *op)
 {
     if (op->charged)
-        op->charged->ops--;
+        account_release(op->charged, ACCOUNT_OPS, 1);
     op->charged = NULL;
 }
 

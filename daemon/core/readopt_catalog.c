@@ -161,7 +161,7 @@ int readopt_model(struct readopt *readopt, struct ledger_row *row)
     snprintf(store, sizeof(store), "m-%016" PRIx64, model->id);
     model->metadata_fd = readopt_take_fd(readopt, store);
     model->metadata_bytes = model->metadata_fd >= 0 ? metadata_bytes : 0;
-    model->listed = listed && names_add(&core->model_names, shared ? OWNER_SHARED : owner, model->name, model) == 0;
+    model->listed = listed && names_add(&core->model_names, owner_scope(owner, shared), model->name, model) == 0;
     list_init(&model->buffers);
     list_init(&model->waiters);
     list_append(&core->models, &model->node);
@@ -260,11 +260,11 @@ int readopt_buffer(struct readopt *readopt, struct ledger_row *row)
     /* A model that lost its name to another has lost its buffers' names too; a scale's follows its parent's. */
     buffer->listed =
         listed && buffer->name && !parent && (!model || model->listed) &&
-        names_add(&core->buffer_names, arena->shared ? OWNER_SHARED : arena->owner, buffer->name, buffer) == 0;
+        names_add(&core->buffer_names, owner_scope(arena->owner, arena->shared), buffer->name, buffer) == 0;
     list_init(&buffer->model_node);
     list_append(&core->buffers, &buffer->node);
     insert_by_offset(arena, buffer);
-    account->buffers++;
+    account_charge_anyway(account, ACCOUNT_BUFFERS, 1);
     core->n_buffers++;
     TAKE_PTR(buffer); /* the catalog's now */
     return 0;

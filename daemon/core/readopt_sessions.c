@@ -39,7 +39,7 @@ static int equip(struct readopt *readopt, struct session *session, uint64_t id)
         idmap_put(&core->ids, id, session) < 0)
         return -ENOMEM;
     session->id = id;
-    session->account->sessions++;
+    account_charge_anyway(session->account, ACCOUNT_SESSIONS, 1);
     session->state = SESSION_DETACHED;
     session->stored = true;
     snprintf(session->store_pidfd.name, STORE_NAME_MAX, "p-%016" PRIx64, id);
@@ -163,6 +163,7 @@ int readopt_lease(struct readopt *readopt, struct ledger_row *row)
     lease->builder = builder && lease->model;
     lease->since_ms = core_now(core);
     list_append(&session->leases, &lease->node);
+    account_charge_anyway(session->account, ACCOUNT_LEASES, 1);
     core->n_leases++;
     count(lease);
     bool stale = false;

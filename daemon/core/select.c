@@ -63,7 +63,7 @@ static bool in_group(const struct buffer *buffer, const char *group)
 static int add_matching(struct core *core, struct selection *selection, const struct principal *who, const char *pattern,
                         const char *group)
 {
-    char name[HBM_NAME_MAX + 16];
+    char name[NAME_FOR_MAX];
 
     selection->by_pattern = true;
     list_for_each(node, &core->buffers) {

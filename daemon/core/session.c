@@ -81,13 +81,12 @@ struct session *session_new(struct core *core, struct principal who, int32_t pid
         *error = HBM_E_LIMIT;
         return NULL;
     }
-    *error = account ? account_charge_one(account, &account->sessions, core->limits.account_sessions, "sessions", detail)
-                     : HBM_E_NO_MEMORY;
+    *error = account ? account_charge(account, ACCOUNT_SESSIONS, 1, detail) : HBM_E_NO_MEMORY;
     if (*error)
         return NULL;
     struct session *session = session_blank(core, who);
     if (!session) {
-        account->sessions--;
+        account_release(account, ACCOUNT_SESSIONS, 1);
         *error = HBM_E_NO_MEMORY;
         return NULL;
     }
@@ -240,7 +239,7 @@ struct session *session_free(struct session *session)
     fd_close(session->pidfd);
     fd_close(session->page_fd);
     if (session->account)
-        session->account->sessions--;
+        account_release(session->account, ACCOUNT_SESSIONS, 1);
     list_unlink(&session->node);
     core->n_sessions--;
     if (session->id)

@@ -65,7 +65,7 @@ static int check(struct core *core, struct call *call, struct alloc_args *args, 
 {
     const char *why;
 
-    *device = device_at(core, args->device);
+    *device = listener_device(core, &call->who, args->device);
     if (core->draining) {
         snprintf(call->detail, sizeof(call->detail), "nothing new is granted");
         return HBM_E_SHUTTING_DOWN;
@@ -162,7 +162,7 @@ void verb_alloc(struct core *core, struct call *call, const struct alloc_args *a
     alloc->args = *args;
     int error = check(core, call, &alloc->args, &device);
     /* The name is looked at before memory is made, and taken after: EXISTS should not cost an allocation. */
-    struct owner scope = args->flags & WIRE_SHARED ? OWNER_SHARED : call->who.owner;
+    struct owner scope = owner_scope(call->who.owner, args->flags & WIRE_SHARED);
     if (!error && args->name[0] && names_find(&core->buffer_names, scope, args->name)) {
         snprintf(call->detail, sizeof(call->detail), "%.200s", args->name);
         error = HBM_E_EXISTS;

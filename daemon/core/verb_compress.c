@@ -27,7 +27,7 @@ static int choose_replace(const struct buffer *buffer, const struct principal *w
         *why = "its name is too long for that of its scales to follow from it";
         return HBM_E_INVALID;
     }
-    if (names_find(&buffer->core->buffer_names, buffer->arena->shared ? OWNER_SHARED : buffer->arena->owner,
+    if (names_find(&buffer->core->buffer_names, owner_scope(buffer->arena->owner, buffer->arena->shared),
                    scale)) {
         *why = "another buffer has the name that its scales would get (NAME.scale)";
         return HBM_E_EXISTS;

@@ -143,7 +143,7 @@ static struct drain *build(struct core *core, const struct device *device, struc
         list_for_each (inner, &arena->buffers) {
             const struct buffer *buffer = list_entry(inner, struct buffer, arena_node);
             if (!buffer->parent)
-                moving_row(rows, buffer, &(struct principal){.owner = OWNER_SHARED, .admin = true}, NULL);
+                moving_row(rows, buffer, &(struct principal){.owner = owner_shared(0), .admin = true}, NULL);
         }
     }
     return drain;

@@ -63,7 +63,7 @@ static int rename_model(struct model *model, const char *to, char *detail)
 {
     size_t old_size = strlen(model->name), new_size = strlen(to);
     char full[2 * HBM_NAME_MAX];
-    struct owner scope = model->shared ? OWNER_SHARED : model->owner;
+    struct owner scope = owner_scope(model->owner, model->shared);
 
     if (model->state == MODEL_BUILDING) {
         snprintf(detail, HBM_DETAIL_MAX, "model %.200s", model->name);
@@ -105,7 +105,7 @@ static int rename_model(struct model *model, const char *to, char *detail)
 static int rename_buffer(struct buffer *buffer, const char *to, char *detail)
 {
     char scale[HBM_NAME_MAX + sizeof(".scale")], old[HBM_NAME_MAX], ignored[HBM_DETAIL_MAX];
-    struct owner scope = buffer->arena->shared ? OWNER_SHARED : buffer->arena->owner;
+    struct owner scope = owner_scope(buffer->arena->owner, buffer->arena->shared);
     const char *why;
 
     if (!buffer->scale)

@@ -115,7 +115,7 @@ static void attach_sealed(struct core *core, struct call *call, struct model *mo
 
 void verb_publish(struct core *core, struct call *call, const struct publish_args *args)
 {
-    struct owner scope = args->flags & WIRE_SHARED ? OWNER_SHARED : call->who.owner;
+    struct owner scope = owner_scope(call->who.owner, args->flags & WIRE_SHARED);
     struct model *model = names_find(&core->model_names, scope, args->name);
     const char *why;
 
@@ -142,7 +142,7 @@ void verb_publish(struct core *core, struct call *call, const struct publish_arg
 /* The old model of that name steps aside; readers that have it keep it until they let go. */
 static int replace_listed(struct model *model, struct model **old, char *detail)
 {
-    struct owner scope = model->shared ? OWNER_SHARED : model->owner;
+    struct owner scope = owner_scope(model->owner, model->shared);
     char ignored[HBM_DETAIL_MAX];
 
     *old = names_find(&model->core->model_names, scope, model->name);

@@ -53,7 +53,7 @@ static void write_members(struct writer *writer, struct lease_index *index, cons
                           const struct buffer *buffer)
 {
     const struct arena *arena = buffer->arena;
-    char name[HBM_NAME_MAX + 16], encoding[64];
+    char name[NAME_FOR_MAX], encoding[64];
 
     buffer_name_for(buffer, who, name, sizeof(name));
     hbm_encoding_text(&buffer->encoding, encoding, sizeof(encoding));
@@ -62,6 +62,7 @@ static void write_members(struct writer *writer, struct lease_index *index, cons
     write_optional(writer, "group", arena->group);
     write_string(writer, "model", buffer->model ? buffer->model->name : NULL);
     write_number(writer, "owner", arena->owner.uid);
+    write_listener(writer, buffer->core, arena->owner.listener);
     write_number(writer, "size", buffer_raw_size(buffer));
     write_number(writer, "stored_size", buffer->size + (buffer->scale ? buffer->scale->size : 0));
     write_string(writer, "dtype", hbm_dtype_name(buffer->dtype));
@@ -101,7 +102,7 @@ static void write_everything(struct writer *writer, struct lease_index *index, c
 static void write_why(struct writer *writer, struct lease_index *index, const struct principal *who,
                       const struct buffer *buffer)
 {
-    char name[HBM_NAME_MAX + 16];
+    char name[NAME_FOR_MAX];
 
     buffer_name_for(buffer, who, name, sizeof(name));
     write_open(writer, NULL, '{');
@@ -116,7 +117,7 @@ static void write_why(struct writer *writer, struct lease_index *index, const st
 
 static bool wanted(const struct buffer *buffer, const struct principal *who, const char *glob)
 {
-    char name[HBM_NAME_MAX + 16];
+    char name[NAME_FOR_MAX];
 
     if (!glob)
         return true;

@@ -6,6 +6,7 @@
 
 #include "daemon/base/cleanup.h"
 #include "daemon/rpc/dispatch.h"
+#include "daemon/rpc/rows.h"
 
 static bool event_visible(const struct event *event, const struct principal *who)
 {
@@ -14,7 +15,7 @@ static bool event_visible(const struct event *event, const struct principal *who
     return event->uid == who->owner.uid && event->listener == who->owner.listener;
 }
 
-static void write_event(struct writer *writer, const char *key, const struct event *event)
+static void write_event(struct writer *writer, const char *key, struct core *core, const struct event *event)
 {
     char time[48];
 
@@ -30,10 +31,11 @@ static void write_event(struct writer *writer, const char *key, const struct eve
         write_integer(writer, "pid", event->pid);
     else
         write_null(writer, "pid");
-    if (event->uid == UINT32_MAX)
+    if (event->uid >= UINT32_MAX - 1) /* everyone's, or a listener's */
         write_null(writer, "uid");
     else
         write_number(writer, "uid", event->uid);
+    write_listener(writer, core, event->listener);
     write_close(writer, '}');
 }
 
@@ -75,7 +77,7 @@ void handle_EVENTS(struct request *request, const struct EVENTS_args *args)
         const struct event *event = event_get(events, seq);
         if (!event || !event_visible(event, who))
             continue;
-        write_event(writer, NULL, event);
+        write_event(writer, NULL, request->core, event);
         limit--;
     }
     write_close(writer, ']');
@@ -92,7 +94,7 @@ static void notify(struct event_subscriber *subscriber, const struct event *even
     write_open(&line, NULL, '{');
     write_string(&line, "jsonrpc", "2.0");
     write_string(&line, "method", "hbm.event");
-    write_event(&line, "params", event);
+    write_event(&line, "params", connection->server->core, event);
     write_close(&line, '}');
     if (line.state != WRITER_FINE || connection->output_bytes > OUTPUT_BYTES_EVENTS)
         connection_doom(connection);

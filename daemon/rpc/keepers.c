@@ -49,6 +49,7 @@ static void write_session_members(struct writer *writer, const struct session *s
     write_id(writer, "session", session->id);
     write_integer(writer, "pid", session->pid);
     write_number(writer, "uid", session->who.owner.uid);
+    write_listener(writer, session->core, session->who.owner.listener);
     write_string(writer, "client", session->client);
 }
 
@@ -110,7 +111,7 @@ static void write_leases_on(struct writer *writer, struct lease_index *index, co
 static void write_model_keeper(struct writer *writer, const struct model *model, const char *name)
 {
     const struct lease *builder = model->builder_lease ? lease_get(model->core, model->builder_lease) : NULL;
-    char detail[HBM_NAME_MAX + 80], remedy[HBM_NAME_MAX + 80];
+    char detail[NAME_FOR_MAX + 80], remedy[NAME_FOR_MAX + 80];
 
     if (builder) {
         snprintf(detail, sizeof(detail), "model %s, which pid %d is building", name, builder->session->pid);
@@ -190,7 +191,7 @@ void write_keepers(struct writer *writer, const char *key, struct lease_index *i
                    const struct buffer *buffer)
 {
     const struct arena *arena = buffer->arena;
-    char name[HBM_NAME_MAX + 16], on[HBM_NAME_MAX + 32];
+    char name[NAME_FOR_MAX], on[NAME_FOR_MAX + 16];
 
     write_open(writer, key, '[');
     write_leases_on(writer, index, buffer, "it", arena);

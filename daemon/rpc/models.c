@@ -41,7 +41,7 @@ void write_model(struct writer *writer, struct lease_index *index, const struct 
 {
     const struct lease *builder = model->builder_lease ? lease_get(model->core, model->builder_lease) : NULL;
     struct list *first = list_first(&model->buffers);
-    char name[HBM_NAME_MAX + 16];
+    char name[NAME_FOR_MAX];
 
     model_name_for(model, who, name, sizeof(name));
     write_open(writer, NULL, '{');
@@ -50,6 +50,7 @@ void write_model(struct writer *writer, struct lease_index *index, const struct 
     write_string(writer, "key", model->key);
     write_string(writer, "state", state_text(model));
     write_number(writer, "owner", model->owner.uid);
+    write_listener(writer, model->core, model->owner.listener);
     if (builder)
         write_integer(writer, "builder_pid", builder->session->pid);
     else
@@ -97,6 +98,7 @@ void write_session(struct writer *writer, const struct session *session)
     write_id(writer, "session", session->id);
     write_integer(writer, "pid", session->pid);
     write_number(writer, "uid", session->who.owner.uid);
+    write_listener(writer, session->core, session->who.owner.listener);
     write_string(writer, "client", session->client);
     write_string(writer, "state", session_state_name(session->state));
     write_number(writer, "leases", n_leases);

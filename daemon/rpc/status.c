@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <unistd.h>
 
+#include "daemon/core/listener.h"
 #include "daemon/rpc/discover.h"
 #include "daemon/rpc/dispatch.h"
 #include "daemon/rpc/rows.h"
@@ -121,6 +122,21 @@ static uint64_t quarantined_bytes(struct core *core)
     return bytes;
 }
 
+static void write_listeners(struct writer *writer, const struct core *core, const struct principal *who)
+{
+    write_open(writer, "listeners", '[');
+    list_for_each (node, &core->listeners) {
+        const struct listener *listener = list_entry(node, struct listener, node);
+        if (!who->admin && listener->id != who->owner.listener)
+            continue;
+        write_open(writer, NULL, '{');
+        write_string(writer, "listener", listener->name);
+        write_number(writer, "sessions", listener->whole.use[ACCOUNT_SESSIONS]);
+        write_close(writer, '}');
+    }
+    write_close(writer, ']');
+}
+
 void handle_STATUS(struct request *request, const struct STATUS_args *args)
 {
     struct core *core = request->core;
@@ -146,6 +162,7 @@ void handle_STATUS(struct request *request, const struct STATUS_args *args)
     write_number(writer, "violations", core->counters.violations);
     write_number(writer, "lost", core->counters.lost);
     write_number(writer, "rss_bytes", resident_bytes());
+    write_listeners(writer, core, &request->connection->who);
     write_close(writer, '}');
     answer_end(request);
 }

@@ -42,7 +42,7 @@ static void write_account(struct writer *writer, const struct account *account, 
 {
     write_open(writer, NULL, '{');
     write_number(writer, "uid", account->owner.uid);
-    write_number(writer, "listener", account->owner.listener);
+    write_listener(writer, account->core, account->owner.listener);
     write_bytes_of(writer, holding->bytes);
     write_open(writer, "unmapped", '{');
     write_bytes_of(writer, holding->unmapped);
@@ -105,6 +105,7 @@ static void write_session_holding(struct writer *writer, const struct session *s
     write_id(writer, "session", session->id);
     write_integer(writer, "pid", session->pid);
     write_number(writer, "uid", session->who.owner.uid);
+    write_listener(writer, session->core, session->who.owner.listener);
     write_string(writer, "client", session->client);
     write_string(writer, "state", session_state_name(session->state));
     write_string(writer, "awaiting", session_awaiting(session, &awaiting) ? awaiting.what : NULL);

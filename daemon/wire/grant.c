@@ -42,7 +42,7 @@ static void fill(struct wire_grant *grant, const struct lease *lease, const stru
         .size = buffer->size,
         .encoding = buffer->encoding,
         .slot = mapping->slot,
-        .device = extent->device->index,
+        .device = listener_device_index(buffer->core, who, extent->device),
         .handle = buffer->arena->handle,
         .access = lease->access,
         .dtype = buffer->dtype,

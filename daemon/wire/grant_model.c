@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "daemon/base/cleanup.h"
+#include "daemon/core/listener.h"
 #include "daemon/wire/grant.h"
 #include "proto/memfd.h"
 
@@ -31,7 +32,7 @@ static int add_arenas(struct table_builder *builder, const struct lease *lease, 
             .arena = mapping->arena->id,
             .size = extent->size,
             .slot = mapping->slot,
-            .device = extent->device->index,
+            .device = listener_device_index(mapping->session->core, &mapping->session->who, extent->device),
             .handle = mapping->arena->handle,
             .present = mapping->present,
         };

@@ -2,6 +2,7 @@
 #include <sys/mman.h>
 
 #include "daemon/base/cleanup.h"
+#include "daemon/core/listener.h"
 #include "daemon/wire/handlers.h"
 #include "proto/memfd.h"
 
@@ -14,10 +15,12 @@ static void turn_away(struct link *link, const struct packet_header *header, int
     link_doom(link, error, why);
 }
 
-static int answer(struct link *link, const struct packet_header *header, const struct resume *resume)
+static int answer(struct link *link, const struct packet_header *header, const struct session *session,
+                  const struct resume *resume)
 {
-    struct wire_resume_reply reply = {
-        .epoch = link->core->ids.epoch, .n_lost = resume->n_lost, .n_devices = link->core->n_devices};
+    struct wire_resume_reply reply = {.epoch = link->core->ids.epoch,
+                                      .n_lost = resume->n_lost,
+                                      .n_devices = listener_n_devices(session->account->listener, link->core)};
     _cleanup_fd_ int lost = -1;
 
     if (resume->n_lost) {
@@ -53,7 +56,7 @@ static void resume(struct link *link, const struct packet_header *header, const 
         return;
     }
     session_compare(session, &resume);
-    if (answer(link, header, &resume)) {
+    if (answer(link, header, session, &resume)) {
         turn_away(link, header, HBM_E_NO_MEMORY, "the daemon has no memory for the session");
         return;
     }

@@ -1,6 +1,6 @@
 #include <string.h>
 
-#include "daemon/core/device.h"
+#include "daemon/core/listener.h"
 #include "daemon/wire/handlers.h"
 #include "daemon/wire/watch.h"
 
@@ -54,7 +54,7 @@ static void ready(struct session *session, int error)
         .session = session->id,
         .epoch = link->core->ids.epoch,
         .slots = LOCKWORD_SLOTS,
-        .n_devices = link->core->n_devices,
+        .n_devices = listener_n_devices(session->account->listener, link->core),
     };
     memcpy(reply.secret, session->secret, sizeof(reply.secret));
     link->state = LINK_OPEN;
@@ -96,7 +96,7 @@ void handle_hello(struct link *link, const struct packet_header *header, struct 
 void handle_device(struct link *link, const struct packet_header *header, struct packet *packet)
 {
     REQUEST(device);
-    const struct device *device = device_at(link->core, request->index);
+    const struct device *device = listener_device(link->core, &link->peer.who, request->index);
     struct wire_device_reply reply = {0};
 
     if (!device)

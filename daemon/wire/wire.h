@@ -1,4 +1,4 @@
-/* The client socket: accepts libhbm's connections, refuses what is malformed, asks core, answers. */
+/* A client socket: accepts libhbm's connections, refuses what is malformed, asks core, answers. */
 #pragma once
 
 #include <sys/types.h>
@@ -12,6 +12,7 @@ struct wire_world {
     uid_t daemon_uid;
     gid_t admin_gid;    /* (gid_t)-1: there is no such group */
     uint32_t max_links; /* connections at once, greeted or not */
+    uint32_t listener;  /* whose clients they are; administrators come by the main one, 0, alone */
 };
 
 /* Takes listen_fd (SOCK_SEQPACKET, listening, non-blocking) on success. 0 or -errno. */

@@ -81,6 +81,9 @@ static void config(void)
         if (*config_options[i].standard)
             text(config_options[i].standard);
     }
+    text("[listener ");
+    for (unsigned i = 0; i < LISTENER_KEYS; i++)
+        text(config_listener_options[i].key);
 }
 
 static void tensors(void)

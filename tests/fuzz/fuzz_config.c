@@ -20,6 +20,9 @@ static void check(const struct config *config)
     static struct config again;
     char why[CONFIG_WHY_MAX];
 
+    for (const struct config_listener *each = config->listeners; each; each = each->next)
+        for (unsigned key = 0; key < LISTENER_KEYS; key++)
+            CHECK(memchr(each->text[key], 0, sizeof(each->text[key])) && memchr(each->source[key], 0, sizeof(each->source[key])));
     config_defaults(&again);
     for (unsigned key = 0; key < CONFIG_KEYS; key++) {
         CHECK(memchr(config->text[key], 0, sizeof(config->text[key])));
@@ -47,6 +50,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
     CHECK(errors == told);
     if (!errors)
         check(&config);
+    config_clear(&config);
     close(fd);
     return 0;
 }

@@ -58,11 +58,15 @@ static void keep_extent(struct ledger_row *row)
     char name[STORE_NAME_MAX];
 
     unpack_text(&row->payload);
-    unpack_u32(&row->payload);
+    uint32_t listener = unpack_u32(&row->payload);
     uint32_t uid = unpack_u32(&row->payload);
     unpack_u64(&row->payload); /* tier, kind */
     uint64_t size = unpack_u64(&row->payload);
-    snprintf(name, sizeof(name), "x-%llx-%x-%llx", (unsigned long long)row->id, uid, (unsigned long long)size);
+    char behind[12] = "";
+    if (listener)
+        snprintf(behind, sizeof(behind), "%x.", listener);
+    snprintf(name, sizeof(name), "x-%llx-%s%x-%llx", (unsigned long long)row->id, behind, uid,
+             (unsigned long long)size);
     world_keep(&world, name, memfd_fixed("extent", size < (1ull << 40) ? size : 4096));
 }
 

@@ -92,8 +92,8 @@ void world_check_books(struct world *world)
     list_for_each (node, &core->accounts) {
         const struct account *account = list_entry(node, struct account, node);
         for (unsigned tier = 0; tier < HBM_TIERS; tier++)
-            charged[tier] += account->bytes[tier];
-        CHECK(!account->sessions);
+            charged[tier] += account->use[tier];
+        CHECK(!account->use[ACCOUNT_SESSIONS]);
     }
     for (unsigned tier = 0; tier < HBM_TIERS; tier++)
         CHECK(used[tier] == kept[tier] && charged[tier] == kept[tier]);

@@ -89,7 +89,7 @@ static void start(struct world *world)
 {
     const struct core_env env = {world, submit, cancel, store, unstore, now_ms, wake_at};
     static const struct core_limits limits = {
-        .offload_percent = 30, .reclaim_ms = 500, .memory_wait_ms = 200, .account_ops = 8, .account_buffers = 64};
+        .offload_percent = 30, .reclaim_ms = 500, .memory_wait_ms = 200, .account[ACCOUNT_OPS] = 8, .account[ACCOUNT_BUFFERS] = 64};
 
     world->core = core_new(&env, &limits);
     CHECK(world->core);

@@ -49,7 +49,8 @@ static struct held *record(const struct ask *ask, const struct lease *lease)
 /* Who shares memory trusts each other: else it is a copy of one's own. */
 static bool may_map(const struct principal *who, const struct known *known)
 {
-    return owner_equal(who->owner, known->owner) || who->admin || known->shared || may_write(who, known);
+    return owner_equal(who->owner, known->owner) || who->admin || may_write(who, known) ||
+           (known->shared && known->owner.listener == who->owner.listener);
 }
 
 static void meet_copy(const struct ask *ask, const struct buffer *copy)
@@ -144,7 +145,7 @@ static void committed(const struct ask *ask, int error)
     list_for_each (node, &sim.models) {
         struct known_model *old = list_entry(node, struct known_model, node);
         if (model->sealed && old != model && old->listed && !strcmp(old->name, model->name) &&
-            old->shared == model->shared && (old->shared || owner_equal(old->owner, model->owner)))
+            old->shared == model->shared && owner_equal(owner_scope(old->owner, old->shared), owner_scope(model->owner, model->shared)))
             old->listed = false;
     }
     model->listed = model->sealed;

@@ -442,7 +442,7 @@ void ask_free_all(void)
         struct ask *ask = ask_new(ASK_RM, NULL);
         uint64_t id = ask->id = model->id;
         char name[HBM_NAME_MAX];
-        ask->call.who.owner = model->shared ? OWNER_SHARED : model->owner;
+        ask->call.who.owner = owner_scope(model->owner, model->shared);
         snprintf(name, sizeof(name), "%s", model->name);
         verb_rm(core(), &ask->call, name);
         CHECK(!model_get(core(), id));

@@ -140,7 +140,7 @@ static void check_models(void)
 
 static bool is_in(struct owner scope, struct owner owner, bool shared)
 {
-    return shared ? owner_equal(scope, OWNER_SHARED) : owner_equal(scope, owner);
+    return owner_equal(scope, owner_scope(owner, shared));
 }
 
 static void check_name(struct owner scope, const char *name)
@@ -165,7 +165,7 @@ static void check_name(struct owner scope, const char *name)
 static void check_names(void)
 {
     static const char *const names[] = {"a", "b", "a.scale", "c/d", "m/x", "m/y", "n/x", "a@fp16", "z"};
-    static const struct owner scopes[] = {{0, 1000}, {0, 1001}, {1, 1000}, {0, 0}, OWNER_SHARED};
+    static const struct owner scopes[] = {{0, 1000}, {0, 1001}, {1, 1000}, {0, 0}, {0, UINT32_MAX}};
 
     check_name(scopes[random_below(&sim.random, 5)], names[random_below(&sim.random, 9)]);
 }
@@ -354,8 +354,9 @@ static void check_account(const struct census *census, const struct account *acc
     list_for_each (node, &core()->sessions)
         sessions += list_entry(node, struct session, node)->account == account;
     for (unsigned tier = 0; tier < HBM_TIERS; tier++)
-        CHECK(account->bytes[tier] == bytes[tier]);
-    CHECK(account->buffers == buffers && account->sessions == sessions && !account->ops);
+        CHECK(account->use[tier] == bytes[tier]);
+    CHECK(account->use[ACCOUNT_BUFFERS] == buffers && account->use[ACCOUNT_SESSIONS] == sessions &&
+          !account->use[ACCOUNT_OPS]);
 }
 
 static unsigned kept_as(const char *name)

@@ -6,6 +6,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "daemon/core/listener.h"
 #include "tests/sim/sim.h"
 
 #define EVENTS_SHOWN 60
@@ -59,9 +60,14 @@ void sim_settle_in(void)
 
     memcpy(sim.world.host->capacity, host, sizeof(host));
     memcpy(sim.world.gpu->capacity, gpu, sizeof(gpu));
-    core()->limits.account_sessions = 4;
-    core()->limits.account_buffers = 24;
-    core()->limits.account_bytes[HBM_TIER_DEVICE] = 256 << 10;
+    struct listener *other = listener_of(core(), 1);
+    uint64_t *limits[] = {core()->limits.account, other->each};
+    other->devices = UINT64_MAX;
+    for (unsigned i = 0; i < 2; i++) {
+        limits[i][ACCOUNT_SESSIONS] = 4;
+        limits[i][ACCOUNT_BUFFERS] = 24;
+        limits[i][ACCOUNT_DEVICE_BYTES] = 256 << 10;
+    }
 }
 
 static struct list *any_of(struct list *head)

@@ -46,7 +46,7 @@ put 644 "$root/share/man/man8" packaging/man/hbmd.8
 put 644 "$root/share/man/man3" packaging/man/libhbm.3
 install -d "$root/share/man/man1" "$root/share/man/man5"
 packaging/man/make-hbmctl-man.sh "$BUILD/hbmctl" | install -m 644 /dev/stdin "$root/share/man/man1/hbmctl.1"
-packaging/man/make-conf-man.sh config/options.def | install -m 644 /dev/stdin "$root/share/man/man5/hbmd.conf.5"
+packaging/man/make-conf-man.sh config/options.def config/listener.def | install -m 644 /dev/stdin "$root/share/man/man5/hbmd.conf.5"
 
 put 644 "$root/lib/systemd/system" packaging/hbmd.service packaging/hbmd.socket
 sed -i "s|/usr/sbin/hbmd|$PREFIX/sbin/hbmd|" "$root/lib/systemd/system/hbmd.service"

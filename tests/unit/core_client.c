@@ -9,8 +9,8 @@
 
 #include "proto/memfd.h"
 
-const struct principal alice = {.owner = {1, 1000}}, bob = {.owner = {1, 1001}},
-                       root = {.owner = {1, 0}, .admin = true};
+const struct principal alice = {.owner = {0, 1000}}, bob = {.owner = {0, 1001}},
+                       root = {.owner = {0, 0}, .admin = true};
 char last_detail[HBM_DETAIL_MAX];
 
 static void no_reclaim(struct session *session, uint32_t slot, uint32_t deadline_ms)

@@ -52,7 +52,7 @@ static void what_a_restore_releases_serves_the_next_offload(void **state)
     sleep_and_wake("w");
     assert_int_equal(w.device->pooled, size);
     assert_int_equal(used_on_host(), size);
-    assert_int_equal(buffer->arena->extent->account->bytes[HBM_TIER_HOST], 0);
+    assert_int_equal(buffer->arena->extent->account->use[HBM_TIER_HOST], 0);
     assert_int_equal(stored_as("x-"), 1); /* the device extent alone: nobody is to find the pool after a restart */
     unsigned creates = w.ran[JOB_CREATE];
     for (unsigned i = 0; i < 5; i++) {
@@ -60,7 +60,7 @@ static void what_a_restore_releases_serves_the_next_offload(void **state)
         assert_int_equal(offload(&w, "w", HBM_TIER_HOST, false)->state, WIRE_OP_DONE);
         assert_int_equal(w.ran[JOB_CREATE], creates + i); /* the restores' */
         assert_int_equal(w.device->pooled, 0);
-        assert_int_equal(buffer->arena->extent->account->bytes[HBM_TIER_HOST], size);
+        assert_int_equal(buffer->arena->extent->account->use[HBM_TIER_HOST], size);
         world_check_books(&w);
         assert_true(is_filled(buffer, i));
         assert_int_equal(restore(&w, "w")->state, WIRE_OP_DONE);

@@ -145,7 +145,7 @@ static int fd_for(const char *name)
     case 'm':
         return memfd_sealed(name, "metadata", 8);
     default:
-        assert_int_equal(sscanf(name, "x-%*x-%*x-%" SCNx64, &size), 1);
+        assert_int_equal(sscanf(name, "x-%*x-%*[0-9a-f.]-%" SCNx64, &size), 1);
         return memfd_fixed(name, size);
     }
 }

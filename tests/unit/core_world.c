@@ -72,7 +72,7 @@ static void wake_at(void *context, uint64_t at_ms)
 /* ---- Life and death ---- */
 
 static const struct core_limits limits = {
-    .offload_percent = 30, .reclaim_ms = 500, .memory_wait_ms = 200, .account_ops = 8};
+    .offload_percent = 30, .reclaim_ms = 500, .memory_wait_ms = 200, .account[ACCOUNT_OPS] = 8};
 
 static unsigned count_fds(void)
 {
@@ -377,8 +377,8 @@ void world_check_books(struct world *world)
     list_for_each (node, &core->accounts) {
         const struct account *account = list_entry(node, struct account, node);
         for (unsigned tier = 0; tier < HBM_TIERS; tier++)
-            charged[tier] += account->bytes[tier];
-        assert_int_equal(account->ops, 0);
+            charged[tier] += account->use[tier];
+        assert_int_equal(account->use[ACCOUNT_OPS], 0);
     }
     for (unsigned tier = 0; tier < HBM_TIERS; tier++) {
         assert_int_equal(world->device->used[tier], used[tier]);

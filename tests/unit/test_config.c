@@ -173,6 +173,63 @@ static void a_NUL_byte_and_a_missing_file_are_errors(void **state)
     assert_int_equal(seen.lines[0], 0);
 }
 
+static void a_section_is_a_listener_with_its_own_keys(void **state)
+{
+    struct config config;
+    struct seen seen;
+
+    (void)state;
+    assert_int_equal(read_string("account_buffers = 3\n[listener pods]\ndirectory = /run/pods\nsocket_mode = 0666\n"
+                                 "total_device_bytes = 2GiB\n; a comment\n  [listener b.2-c]  # another\n"
+                                 "directory=/run/b\naccount_buffers = 0\n",
+                                 &config, &seen),
+                     0);
+    const struct config_listener *pods = config.listeners, *other = pods->next;
+    assert_string_equal(pods->name, "pods");
+    assert_string_equal(pods->directory, "/run/pods");
+    assert_int_equal(pods->socket_mode, 0666);
+    assert_int_equal(pods->total_device_bytes, (uint64_t)2 << 30);
+    assert_string_equal(pods->source[LISTENER_account_buffers], "default");
+    assert_string_equal(other->name, "b.2-c");
+    assert_int_equal(other->socket_mode, 0660);
+    assert_string_equal(strrchr(other->source[LISTENER_account_buffers], ':'), ":9");
+    assert_null(other->next);
+    assert_int_equal(config.account_buffers, 3);
+    config_clear(&config);
+    assert_null(config.listeners);
+}
+
+static void every_error_of_a_section_is_reported_with_its_line(void **state)
+{
+    static const char text[] = "[listener a]\n"         /* 1: no directory */
+                               "offload_limit = 5\n"    /* 2: no key of a section */
+                               "socket_mode = 0777\n"   /* 3 */
+                               "socket_mode = 660\n"    /* 4: twice */
+                               "[listener a]\n"         /* 5: twice */
+                               "directory = /run/a\n"   /* 6 */
+                               "[listener 9]\n"         /* 7: no name */
+                               "directory = /run/a\n"   /* 8: fine, but the same as 6: told of line 7 */
+                               "total_ops = many\n"     /* 9 */
+                               "[listener main]\n"      /* 10 */
+                               "directory = run/m\n"    /* 11: told of line 10 */
+                               "[speaker b]\n"          /* 12 */
+                               "[listener]\n"           /* 13 */
+                               "[listener b c]\n"       /* 14 */
+                               "[listener b] c\n"       /* 15 */
+                               "[listener b\n";         /* 16 */
+    static const unsigned lines[] = {2, 3, 4, 5, 7, 9, 10, 12, 13, 14, 15, 16, 1, 7, 10};
+    struct config config;
+    struct seen seen;
+
+    (void)state;
+    assert_int_equal(read_string(text, &config, &seen), sizeof(lines) / sizeof(lines[0]));
+    for (unsigned i = 0; i < sizeof(lines) / sizeof(lines[0]); i++)
+        assert_int_equal(seen.lines[i], lines[i]);
+    assert_non_null(strstr(seen.why[0], "offload_limit"));
+    assert_non_null(strstr(seen.why[12], "directory"));
+    config_clear(&config);
+}
+
 /* The shipped file is its own documentation: each key once, commented out, with its default. */
 static void hbmd_conf_has_every_key_with_its_default(void **state)
 {
@@ -213,6 +270,8 @@ int main(void)
         cmocka_unit_test(sizes_at_their_ends),
         cmocka_unit_test(long_lines_and_values_are_refused_long_comments_are_not),
         cmocka_unit_test(a_NUL_byte_and_a_missing_file_are_errors),
+        cmocka_unit_test(a_section_is_a_listener_with_its_own_keys),
+        cmocka_unit_test(every_error_of_a_section_is_reported_with_its_line),
         cmocka_unit_test(hbmd_conf_has_every_key_with_its_default),
     };
 
