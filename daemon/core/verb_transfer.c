@@ -16,6 +16,7 @@ struct transfer {
     uint64_t op;
     struct account *account;
     int file, ranges; /* ranges: the running job's, sealed */
+    uint32_t uid;      /* whose request it is */
     bool write, cancelled, running;
     struct transfer_parts parts;
     size_t at;
@@ -110,6 +111,7 @@ static void staged(struct stage *stage)
     job->fds[job->n_fds++] = transfer->ranges;
     job->request.file.n_ranges = part->n;
     job->request.file.write = transfer->write;
+    job->request.file.uid = transfer->uid;
     transfer->running = true;
     transfer->core->env.submit(transfer->core->env.context, job);
 }
@@ -176,6 +178,7 @@ static int prepare(struct transfer *transfer, struct call *call, int file, const
 
     if (error)
         return error;
+    transfer->uid = call->who.owner.uid;
     transfer->account = account_of(transfer->core, call->who.owner);
     transfer->file = fcntl(file, F_DUPFD_CLOEXEC, 3);
     if (transfer->file < 0 || !transfer->account) {

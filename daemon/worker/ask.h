@@ -204,7 +204,8 @@ static inline int ask_hash(struct ask *ask, const struct ask_extent *extent, uin
 static inline int ask_file(struct ask *ask, const struct ask_extent *extent, int file, int ranges, uint32_t n,
                            bool write, union job_reply *reply)
 {
-    struct job_file_request request = {.extent = extent->extent, .n_ranges = n, .write = write};
+    struct job_file_request request = {
+        .extent = extent->extent, .n_ranges = n, .write = write, .uid = geteuid()};
     int fds[3];
     unsigned n_fds = ask_fds(extent, NULL, fds);
 

@@ -19,10 +19,11 @@
 #define EXIT_SPOILT 4
 
 /* What runs beside what. A link has two threads, since mapping host memory costs half as long as copying it: one
- * job maps and unmaps while the other's bytes are on the link. Everywhere else one job runs at a time. */
-enum engine { UP, DOWN, COMPUTE, DISK, ADMIN, WATCH, ENGINES };
+ * job maps and unmaps while the other's bytes are on the link. Clients' files have two, and none with our own spill
+ * files: theirs may lie where nobody answers. Everywhere else one job runs at a time. */
+enum engine { UP, DOWN, COMPUTE, DISK, FILES, ADMIN, WATCH, ENGINES };
 static const unsigned threads_of[ENGINES] = {
-    [UP] = 2, [DOWN] = 2, [COMPUTE] = 1, [DISK] = 1, [ADMIN] = 1, [WATCH] = 1};
+    [UP] = 2, [DOWN] = 2, [COMPUTE] = 1, [DISK] = 1, [FILES] = 2, [ADMIN] = 1, [WATCH] = 1};
 
 static struct control {
     struct channel channel;
@@ -53,7 +54,7 @@ static enum engine engine_of(const struct job *job)
     case JOB_HASH:
         return job->request.hash.extent.kind == JOB_EXTENT_DISK ? DISK : COMPUTE;
     case JOB_FILE:
-        return DISK;
+        return FILES;
     case JOB_ENCODE:
     case JOB_DECODE:
         return COMPUTE;

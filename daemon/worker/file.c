@@ -1,13 +1,21 @@
 /* FILE: ranges between a user's file and an extent, window by window through staging. */
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/magic.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 
 #include "daemon/worker/file_plan.h"
+#include "daemon/worker/rights.h"
 #include "daemon/worker/side.h"
 #include "daemon/worker/staging.h"
+
+/* Those that linux/magic.h leaves out. */
+#define CONFIGFS_MAGIC 0x62656570
+#define FUSE_CTL_SUPER_MAGIC 0x65735543
+#define MQUEUE_MAGIC 0x19800202
 
 struct filing {
     struct job *job;
@@ -102,8 +110,27 @@ static int write_window(void *context, uint64_t index, unsigned lane, struct fai
     return 0;
 }
 
-/* The file is opened once more with this process's rights: what the sender may not do with its fd stays forbidden.
- */
+/* Files of the kernel's own are not written or read for others: what such a write does is up to who writes, and
+ * that would be this process. */
+static bool is_kernels_own(int fd)
+{
+    static const uint32_t types[] = {
+        PROC_SUPER_MAGIC, SYSFS_MAGIC,      CGROUP_SUPER_MAGIC,   CGROUP2_SUPER_MAGIC,  DEBUGFS_MAGIC,
+        TRACEFS_MAGIC,    SECURITYFS_MAGIC, CONFIGFS_MAGIC,       DEVPTS_SUPER_MAGIC,   BPF_FS_MAGIC,
+        EFIVARFS_MAGIC,   PSTOREFS_MAGIC,   SELINUX_MAGIC,        SMACK_MAGIC,          AAFS_MAGIC,
+        BINFMTFS_MAGIC,   NSFS_MAGIC,       RDTGROUP_SUPER_MAGIC, FUSE_CTL_SUPER_MAGIC, MQUEUE_MAGIC,
+    };
+    struct statfs status;
+
+    if (fstatfs(fd, &status) < 0)
+        return true; /* no disk is that mute */
+    for (unsigned i = 0; i < sizeof(types) / sizeof(types[0]); i++)
+        if ((uint32_t)status.f_type == types[i])
+            return true;
+    return false;
+}
+
+/* What the sender may not do with its fd stays forbidden. */
 static int check_file(int fd, bool write, uint64_t end, struct failure *failure)
 {
     struct stat status;
@@ -111,13 +138,13 @@ static int check_file(int fd, bool write, uint64_t end, struct failure *failure)
 
     if (flags < 0 || fstat(fd, &status) < 0)
         return fail_errno(failure, HBM_E_SYSTEM, "fstat of the file", errno);
-    if (!S_ISREG(status.st_mode) && !S_ISBLK(status.st_mode))
-        return fail(failure, HBM_E_INVALID, "the file is neither a regular file nor a block device");
+    if (!S_ISREG(status.st_mode) || is_kernels_own(fd))
+        return fail(failure, HBM_E_INVALID, "it is no regular file on a disk or in memory");
     if ((flags & O_PATH) || access == (write ? O_RDONLY : O_WRONLY))
         return fail(failure, HBM_E_DENIED, "the file is not open for %s", write ? "writing" : "reading");
     if (write && (flags & O_APPEND))
         return fail(failure, HBM_E_INVALID, "the file is open for appending: every write would land at its end");
-    if (!write && S_ISREG(status.st_mode) && (uint64_t)status.st_size < end)
+    if (!write && (uint64_t)status.st_size < end)
         return fail(failure, HBM_E_IO, "the file is shorter than %llu bytes: %llu", (unsigned long long)end,
                     (unsigned long long)status.st_size);
     return 0;
@@ -125,6 +152,8 @@ static int check_file(int fd, bool write, uint64_t end, struct failure *failure)
 
 static int move_windows(struct filing *f, int fd, bool write, struct failure *failure)
 {
+    if (check_file(fd, write, f->plan.end, failure))
+        return failure->error;
     if (write)
         f->file = (struct io_file){.fd = fd, .direct = -1};
     else
@@ -147,9 +176,10 @@ void job_file(struct job *job)
 
     if (file_plan_make(&f.plan, ranges, r->n_ranges, r->extent.size, write, &job->failure))
         return;
-    if (!check_file(fd, write, f.plan.end, &job->failure) &&
-        !side_open(&f.side, &r->extent, job->n_fds == 3 ? job->fds[0] : -1, !write, &job->failure)) {
+    if (!side_open(&f.side, &r->extent, job->n_fds == 3 ? job->fds[0] : -1, !write, &job->failure)) {
+        rights_become(r->uid);
         move_windows(&f, fd, write, &job->failure);
+        rights_return();
         side_close(&f.side);
     }
     job->reply.file.bytes = f.plan.bytes;

@@ -13,6 +13,7 @@
 #include "daemon/worker/control.h"
 #include "daemon/worker/device.h"
 #include "daemon/worker/fault.h"
+#include "daemon/worker/rights.h"
 
 static int usage(const char *program)
 {
@@ -43,6 +44,7 @@ int main(int argc, char **argv)
     }
     if (argc != 3 || strcmp(argv[1], "--fd") || !end || *end || fd < 0 || fd > INT_MAX)
         return usage(argv[0]);
+    rights_drop();
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     signal(SIGPIPE, SIG_IGN);
     raise_fd_limit();

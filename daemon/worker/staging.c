@@ -30,9 +30,9 @@ void staging_limit(uint64_t pinned_bytes)
 unsigned staging_lanes(void)
 {
     pthread_mutex_lock(&pool.mutex);
-    unsigned half = pool.limit / 2;
+    unsigned third = pool.limit / 3;
     pthread_mutex_unlock(&pool.mutex);
-    return half < LANES_MAX ? half : LANES_MAX;
+    return third < LANES_MAX ? third : LANES_MAX;
 }
 
 static void *make(struct failure *failure)

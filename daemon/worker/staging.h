@@ -9,7 +9,8 @@
 #define STAGING_BYTES (CHECKSUM_CHUNK + 65536)
 
 void staging_limit(uint64_t pinned_bytes); /* 0: the default */
-/* Lanes that one job may run with a slot each. Two jobs of that size fit side by side. */
+/* Lanes that one job may run with a slot each. Three jobs of that size fit side by side, so that two which a file keeps
+ * for ever leave room for the third. */
 unsigned staging_lanes(void);
 /* Page-aligned; waits while all are in use. NULL: failed. */
 void *staging_take(struct failure *failure);

@@ -556,6 +556,108 @@ static void files_that_cannot_be_used_are_refused(void **state)
     drop(&e);
 }
 
+static void files_of_the_kernels_own_are_refused_both_ways(void **state)
+{
+    static const char *const paths[] = {"/proc/self/comm", "/sys/kernel/profiling", "/proc/sys/vm/overcommit_ratio",
+                                        "/sys/fs/cgroup/cgroup.procs"};
+    struct ask_extent e = make(JOB_EXTENT_HOST, 4096);
+    struct job_range range = {0, 0, 1};
+    int memfd = ranges_memfd(&range, 1);
+    unsigned found = 0;
+
+    (void)state;
+    for (unsigned i = 0; i < sizeof(paths) / sizeof(paths[0]); i++) {
+        int file = open(paths[i], O_RDWR | O_CLOEXEC);
+        if (file < 0)
+            continue;
+        found++;
+        expect(ask_file(&worker, &e, file, memfd, 1, true, NULL), HBM_E_INVALID);
+        expect(ask_file(&worker, &e, file, memfd, 1, false, NULL), HBM_E_INVALID);
+        close(file);
+    }
+    assert_true(found);
+    int device = open("/dev/zero", O_RDWR | O_CLOEXEC), path = open(state_dir, O_RDONLY | O_CLOEXEC);
+    expect(ask_file(&worker, &e, device, memfd, 1, true, NULL), HBM_E_INVALID);
+    expect(ask_file(&worker, &e, path, memfd, 1, false, NULL), HBM_E_INVALID);
+    close(device), close(path), close(memfd);
+    drop(&e);
+}
+
+static unsigned long long capabilities_of_worker(const char *set)
+{
+    char path[40], line[128];
+    unsigned long long found = 0;
+
+    snprintf(path, sizeof(path), "/proc/%d/status", worker.pid);
+    FILE *status = fopen(path, "re");
+    assert_non_null(status);
+    while (fgets(line, sizeof(line), status))
+        if (!strncmp(line, set, strlen(set)))
+            found = strtoull(line + strlen(set), NULL, 16);
+    fclose(status);
+    return found;
+}
+
+static void of_roots_rights_the_worker_keeps_what_copies_need(void **state)
+{
+    const unsigned long long kept = 1u << 2 | 1u << 7 | 1u << 14; /* DAC_READ_SEARCH, SETUID, IPC_LOCK */
+
+    (void)state;
+    assert_int_equal(capabilities_of_worker("CapPrm:") & ~kept, 0);
+    assert_int_equal(capabilities_of_worker("CapEff:") & ~kept, 0);
+    assert_int_equal(capabilities_of_worker("CapInh:"), 0);
+}
+
+/* The kernel asks who writes, not who opened: root's write would leave a set-user-ID bit where it is. */
+static void a_clients_file_is_written_as_that_client_would(void **state)
+{
+    struct ask_extent e = make(JOB_EXTENT_HOST, 4096);
+    struct job_range range = {0, 0, 100};
+    int memfd = ranges_memfd(&range, 1), file = user_file((const unsigned char *)"program", 7);
+    struct job_file_request r = {
+        .extent = e.extent, .n_ranges = 1, .write = 1, .uid = geteuid() ? geteuid() : 65534};
+    int fds[] = {e.fd, file, memfd};
+    struct stat status;
+
+    (void)state;
+    if (r.uid != geteuid())
+        assert_int_equal(fchown(file, r.uid, r.uid), 0);
+    assert_int_equal(fchmod(file, 04777), 0);
+    expect(ask_job(&worker, JOB_FILE, &r, fds, 3, NULL, NULL), 0);
+    assert_int_equal(fstat(file, &status), 0);
+    assert_int_equal(status.st_mode & 07777, 0777);
+    /* Its next job of our own is root's again: the state directory is. */
+    struct ask_extent disk = make(JOB_EXTENT_DISK, 4096);
+    drop(&disk);
+    r.write = 0;
+    expect(ask_job(&worker, JOB_FILE, &r, fds, 3, NULL, NULL), 0);
+    close(memfd), close(file);
+    drop(&e);
+}
+
+static void a_file_that_shrinks_or_grows_while_it_is_read_is_an_error_or_the_old_bytes(void **state)
+{
+    uint64_t size = 48 * MIB;
+    struct ask_extent e = make(JOB_EXTENT_HOST, size);
+    struct job_range range = {0, 0, size};
+    struct job_file_request r = {.extent = e.extent, .n_ranges = 1, .uid = geteuid()};
+    int memfd = ranges_memfd(&range, 1), file = open(state_dir, O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
+    int fds[] = {e.fd, file, memfd};
+    uint32_t serial;
+
+    (void)state;
+    for (unsigned i = 0; i < 8; i++) {
+        assert_int_equal(ftruncate(file, (off_t)size), 0);
+        ask_send(&worker, JOB_FILE, &r, fds, 3);
+        usleep(i * 1000);
+        assert_int_equal(ftruncate(file, (off_t)(i % 2 ? 2 * size : 5 * MIB + 1)), 0);
+        int status = ask_receive(&worker, &serial, NULL, NULL);
+        assert_true(status == 0 || (status == HBM_E_IO && strstr(worker.detail, "shorter")));
+    }
+    close(memfd), close(file);
+    drop(&e);
+}
+
 static void malformed_requests_are_refused_and_the_worker_goes_on(void **state)
 {
     struct ask_extent a = make(JOB_EXTENT_DEVICE, 4096), b = make(JOB_EXTENT_DEVICE, 4096);
@@ -795,6 +897,10 @@ int main(int argc, char **argv)
         WITH_WORKER(a_file_is_read_whatever_the_order_and_overlap_of_its_ranges),
         WITH_WORKER(a_file_is_written_range_by_range),
         WITH_WORKER(files_that_cannot_be_used_are_refused),
+        WITH_WORKER(files_of_the_kernels_own_are_refused_both_ways),
+        WITH_WORKER(of_roots_rights_the_worker_keeps_what_copies_need),
+        WITH_WORKER(a_clients_file_is_written_as_that_client_would),
+        WITH_WORKER(a_file_that_shrinks_or_grows_while_it_is_read_is_an_error_or_the_old_bytes),
         WITH_WORKER(malformed_requests_are_refused_and_the_worker_goes_on),
         WITH_WORKER(a_cancelled_job_ends_early_and_a_queued_one_never_runs),
         WITH_WORKER(long_jobs_tell_their_progress_and_short_ones_do_not),
