@@ -11,14 +11,6 @@
 
 #define UNRECORDED_GENERATIONS 4096u
 
-int readopt_take_fd(struct readopt *readopt, const char *name)
-{
-    for (size_t i = 0; i < readopt->n_kept; i++)
-        if (readopt->kept[i].fd >= 0 && !strcmp(readopt->kept[i].name, name))
-            return TAKE_FD(readopt->kept[i].fd);
-    return -1;
-}
-
 struct rows {
     struct ledger_row *at;
     size_t n;

@@ -71,7 +71,7 @@ int readopt_extent(struct readopt *readopt, struct ledger_row *row)
     extent_store_name(extent, name);
     /* Without its key a spill file is noise: what the store has of it goes with the rest that nobody takes. */
     if (!spill_key || spill_key == readopt->core->spill_key)
-        extent->fd = readopt_take_fd(readopt, name);
+        extent->fd = readopt_take_memory(readopt, name, device, kind, size);
     else
         log_error("the key of a spill file did not come back, and so its %" PRIu64 " bytes do not either", size);
     extent->spill_key = spill_key;
@@ -159,7 +159,7 @@ int readopt_model(struct readopt *readopt, struct ledger_row *row)
     snprintf(model->name, sizeof(model->name), "%s", name);
     snprintf(model->key, sizeof(model->key), "%s", key);
     snprintf(store, sizeof(store), "m-%016" PRIx64, model->id);
-    model->metadata_fd = readopt_take_fd(readopt, store);
+    model->metadata_fd = metadata_bytes ? readopt_take_sized(readopt, store, metadata_bytes) : -1;
     model->metadata_bytes = model->metadata_fd >= 0 ? metadata_bytes : 0;
     model->listed = listed && names_add(&core->model_names, owner_scope(owner, shared), model->name, model) == 0;
     list_init(&model->buffers);
@@ -172,7 +172,7 @@ int readopt_model(struct readopt *readopt, struct ledger_row *row)
 /* Of an arena's buffers that are the model's, one is to be counted: the first, wherever in the table it comes. */
 static bool stands_for_its_arena(const struct buffer *buffer)
 {
-    list_for_each(node, &buffer->arena->buffers) {
+    list_for_each (node, &buffer->arena->buffers) {
         const struct buffer *first = list_entry(node, struct buffer, arena_node);
         if (first->model == buffer->model) /* a scale, which has none, may lie before it */
             return first == buffer;

@@ -57,19 +57,22 @@ int readopt_session(struct readopt *readopt, struct ledger_row *row)
 {
     struct unpack *in = &row->payload;
     struct principal who = {.owner.listener = unpack_u32(in)};
-    char name[STORE_NAME_MAX];
+    char pidfd_name[STORE_NAME_MAX], page_name[STORE_NAME_MAX];
 
     who.owner.uid = unpack_u32(in);
     who.admin = unpack_u32(in);
     int32_t pid = (int32_t)unpack_u32(in);
     bool quarantined = unpack_u32(in), process_ended = unpack_u32(in);
     uint64_t since_ms = unpack_u64(in);
-    snprintf(name, sizeof(name), "p-%016" PRIx64, row->id);
-    _cleanup_fd_ int pidfd = readopt_take_fd(readopt, name);
-    snprintf(name, sizeof(name), "s-%016" PRIx64, row->id);
-    _cleanup_fd_ int page = readopt_take_fd(readopt, name);
-    if (in->failed || pidfd < 0 || page < 0)
+    snprintf(pidfd_name, sizeof(pidfd_name), "p-%016" PRIx64, row->id);
+    snprintf(page_name, sizeof(page_name), "s-%016" PRIx64, row->id);
+    _cleanup_fd_ int pidfd = readopt_take_pidfd(readopt, pidfd_name);
+    _cleanup_fd_ int page = readopt_take_sized(readopt, page_name, LOCKWORD_PAGE_BYTES);
+    if (in->failed || pidfd < 0 || page < 0) {
+        readopt->core->env.unstore(readopt->core->env.context, pidfd_name);
+        readopt->core->env.unstore(readopt->core->env.context, page_name);
         return drop_row(readopt, row, "its pidfd or its page was not kept, so nobody could tell when it ends");
+    }
     struct session *session = session_blank(readopt->core, who);
     if (!session)
         return -ENOMEM;
@@ -99,7 +102,8 @@ static void read_word(struct mapping *mapping)
 }
 
 /* stale is set if the row names another extent than what is mapped. */
-static struct mapping *read_mapping(struct readopt *readopt, struct session *session, struct unpack *in, bool *stale)
+static struct mapping *read_mapping(struct readopt *readopt, struct session *session, struct unpack *in,
+                                    bool *stale)
 {
     struct core *core = readopt->core;
     uint32_t slot = unpack_u32(in), access = unpack_u32(in);

@@ -2,8 +2,8 @@
  * since otherwise none would get past them; with the fds that its rows speak of, some of them, or none. Whatever
  * comes back must be whole, can be used, and comes back the same once more. */
 #include <fcntl.h>
-#include <sys/eventfd.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "daemon/base/cleanup.h"
@@ -35,6 +35,16 @@ static void mend(uint8_t *bytes, size_t size, unsigned depth)
         bytes += record.size;
         size -= record.size;
     }
+}
+
+/* Mutated heads would all be set aside. */
+static void mend_head(uint8_t *bytes)
+{
+    struct ledger_header header;
+
+    memcpy(&header, bytes, sizeof(header));
+    header.check = header.version ? (uint32_t)ledger_checksum(&header, offsetof(struct ledger_header, check)) : 0;
+    memcpy(bytes, &header, sizeof(header));
 }
 
 static void write_ledger(const uint8_t *bytes, size_t size)
@@ -89,7 +99,7 @@ static void keep_fds(unsigned choice)
         if (rows[i].type == LEDGER_MODEL)
             keep("m", rows[i].id, memfd_sealed("metadata", "metadata", 8));
         if (rows[i].type == LEDGER_SESSION) {
-            keep("p", rows[i].id, eventfd(0, EFD_CLOEXEC));
+            keep("p", rows[i].id, (int)syscall(SYS_pidfd_open, getpid(), 0));
             keep("s", rows[i].id, memfd_fixed("page", choice & 8 ? 4096 : LOCKWORD_PAGE_BYTES));
         }
     }
@@ -133,8 +143,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
 
     CHECK(copy);
     memcpy(copy, in.at, in.left);
-    if (!(choice & 1) && in.left > sizeof(struct ledger_header))
+    if (!(choice & 1) && in.left > sizeof(struct ledger_header)) {
+        mend_head(copy);
         mend(copy + sizeof(struct ledger_header), in.left - sizeof(struct ledger_header), 0);
+    }
     worker_is_lenient = true;
     world_begin(&world, true);
     world_crash(&world);

@@ -7,11 +7,13 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/eventfd.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include "daemon/core/ledger_internal.h"
+#include "proto/memfd.h"
 
 static struct world w;
 
@@ -360,6 +362,66 @@ static void what_was_encrypted_with_another_key_is_lost_by_name(void **state)
     world_check_books(&w);
 }
 
+/* What is kept under that name is exchanged for fd. */
+static void swap(const char *prefix, int fd)
+{
+    struct kept *kept = world_kept(&w, prefix);
+
+    assert_non_null(kept);
+    close(kept->fd);
+    kept->fd = fd;
+}
+
+static void an_fd_that_is_not_what_its_name_says_is_lost_and_not_used(void **state)
+{
+    char name[STORE_NAME_MAX];
+    const int wrong[] = {eventfd(0, EFD_CLOEXEC), memfd_fixed("too small", 4096), memfd_fixed("too large", MIB),
+                         open("/dev/null", O_RDWR | O_CLOEXEC)};
+    (void)state;
+    for (size_t i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++) {
+        make_kept(&w, "w", 64, 256);
+        extent_store_name(named(&w, "w")->arena->extent, name);
+        world_crash(&w);
+        swap(name, wrong[i]);
+        assert_int_equal(world_come_back(&w), 0);
+        assert_true(named(&w, "w")->arena->extent->lost);
+        assert_int_equal(w.core->counters.lost, 1);
+        assert_null(world_kept(&w, name));
+        world_check_books(&w);
+        struct ask *question = ask(&w, alice, NULL);
+        verb_free(w.core, &question->call, named(&w, "w")->id);
+        assert_int_equal(error_of(&w, question), 0);
+    }
+}
+
+static void a_session_whose_pidfd_or_page_is_something_else_is_given_up(void **state)
+{
+    static const char *const prefixes[] = {"p-", "s-"};
+    (void)state;
+    make_kept(&w, "w", 8, 8);
+    for (unsigned i = 0; i < 2; i++) {
+        attach(&w, client(&w, alice), "w", HBM_RO);
+        world_crash(&w);
+        swap(prefixes[i], memfd_fixed("too small", 512));
+        assert_int_equal(world_come_back(&w), 0);
+        assert_int_equal(w.core->n_sessions, 0);
+        assert_int_equal(named(&w, "w")->n_leases, 0);
+        world_check_books(&w);
+    }
+}
+
+static void metadata_that_is_something_else_is_none(void **state)
+{
+    (void)state;
+    make_model(&w, "m", 1);
+    world_crash(&w);
+    swap("m-", memfd_sealed("another", "shorter", 7));
+    assert_int_equal(world_come_back(&w), 0);
+    const struct model *model = names_find(&w.core->model_names, alice.owner, "m");
+    assert_int_equal(model->metadata_bytes, 0);
+    assert_int_equal(model->metadata_fd, -1);
+}
+
 static void fds_that_no_row_names_are_left_to_the_caller(void **state)
 {
     (void)state;
@@ -590,6 +652,9 @@ int core_ledger_cases(void)
         CASE(rows_that_the_file_could_not_take_are_written_later),
         CASE(memory_that_did_not_come_back_is_lost_by_name),
         CASE(what_was_encrypted_with_another_key_is_lost_by_name),
+        CASE(an_fd_that_is_not_what_its_name_says_is_lost_and_not_used),
+        CASE(a_session_whose_pidfd_or_page_is_something_else_is_given_up),
+        CASE(metadata_that_is_something_else_is_none),
         CASE(fds_that_no_row_names_are_left_to_the_caller),
         CASE(a_device_that_is_not_configured_any_more_loses_its_arenas),
         CASE(a_session_without_its_pidfd_is_given_up),
