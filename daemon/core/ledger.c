@@ -186,6 +186,10 @@ void ledger_write(struct ledger *ledger, enum ledger_type type, uint64_t id, str
 {
     struct pack record = {0}, *out = ledger->depth ? &ledger->batch : &record;
 
+#ifdef LEDGER_MORE
+    if (type > LEDGER_IDS)
+        pack_text(pack, LEDGER_MORE);
+#endif
     if (!pack->failed)
         pack_record(out, type, id, pack);
     if (pack->failed || out->failed) {

@@ -6,6 +6,7 @@ no buffers. Faults 26 and 27 of the design, as far as the service manager is par
 import os
 import re
 import shutil
+import struct
 import subprocess
 import sys
 
@@ -19,22 +20,24 @@ from machine import Failed, Machine  # noqa: E402  pylint: disable=wrong-import-
 
 VERSION = re.search(r"^VERSION := (.*)$", (ROOT / "Makefile").read_text(), re.M)[1]
 NEWER = VERSION + "+next"
-# All that says its version; the rest of a newer build is the same.
+# All that says its version, and the ledger, whose rows have more fields; the rest of a newer build is the same.
 SPEAKS_VERSION = ("daemon/listen", "daemon/rpc/discover", "daemon/rpc/status", "daemon/setup", "client/ctl/main")
+SPEAKS_LEDGER = ("daemon/core/ledger", "daemon/core/ledger_open", "daemon/core/ledger_compact", "daemon/core/ledger_copy")
 DROP_IN = "/etc/systemd/system/hbmd.service.d/test.conf"
 CONFIG = "/etc/hbmd/hbmd.conf"
 
 
 @pytest.fixture(scope="module")
 def newer_build():
-    """The same sources under another version: a second build folder with the programs in it."""
+    """The same sources under another version, with a ledger of another: a second build folder with the programs in it."""
     build = BUILD / "next"
     shutil.rmtree(build, ignore_errors=True)
     build.mkdir()
     subprocess.run(["cp", "-a", str(BUILD / "obj"), str(build / "obj")], check=True)
-    for each in SPEAKS_VERSION:
+    for each in SPEAKS_VERSION + SPEAKS_LEDGER:
         (build / "obj" / f"{each}.o").unlink()
     subprocess.run(["make", "-C", str(ROOT), "--no-print-directory", f"BUILD={build}", f"VERSION={NEWER}", "NVCC=",
+                    "CFLAGS=-O2 -g -DHBM_LEDGER_NEXT",
                     f"SANITIZE={','.join(flag.partition('=')[2] for flag in sanitizer_flags())}", "all"],
                    check=True, stdout=subprocess.DEVNULL)
     yield build
@@ -395,8 +398,38 @@ def test_an_upgrade_and_the_rollback_lose_no_byte_and_no_client(machine, kept, a
             assert machine.json("status")["version"] == version
             kept.check()
             attached.check()
+            if build == newer_build:  # what it made is there after the rollback
+                machine.ctl("put", "newer", "/tmp/bytes")
+                machine.ctl("offload", "newer", "--to", "disk")
+                kept.before = kept.now()
+                assert b"what only a newer build knows" in machine.outside("/run/hbmd/ledger").read_bytes()
+        machine.ctl("restore", "newer")
+        machine.ctl("get", "newer", "/tmp/again")
+        assert machine.outside("/tmp/again").read_bytes() == machine.outside("/tmp/bytes").read_bytes()
+        machine.ctl("free", "newer")
     finally:
         machine.install(BUILD, VERSION)
+
+
+def test_a_build_that_is_too_old_for_the_ledger_leaves_all_to_the_newer_one(machine, kept, attached):
+    """The rollback that goes too far: the memory waits in the store for the newer build to be back."""
+    stored, ledger = store_count(machine), machine.outside("/run/hbmd/ledger")
+    machine.run("mv", "/usr/sbin/hbmd", "/usr/sbin/hbmd.away")
+    with pytest.raises(Failed):
+        machine.systemctl("restart", "hbmd")
+    ours = ledger.read_bytes()
+    magic, _, epoch = struct.unpack_from("=IIH", ours)
+    try:
+        ledger.write_bytes(struct.pack("=IIHHI", magic, 99, epoch, 0, 0) + ours[16:])  # to be read since version 99
+        since = machine.cursor()
+        machine.run("mv", "/usr/sbin/hbmd.away", "/usr/sbin/hbmd")
+        machine.wait_for(lambda: "a newer hbmd wrote it" in machine.messages(since))
+        assert store_count(machine) == stored and not machine.serves()
+    finally:
+        ledger.write_bytes(ours)
+    machine.wait_for(machine.serves)
+    kept.check()
+    attached.check()
 
 
 def test_a_broken_configuration_at_a_restart_loses_nothing_once_it_is_corrected(machine, kept, attached):
