@@ -79,7 +79,8 @@ int readopt_session(struct readopt *readopt, struct ledger_row *row)
     session->pidfd = TAKE_FD(pidfd);
     session->page_fd = TAKE_FD(page);
     session->pid = pid;
-    session->since_ms = since_ms;
+    if (since_ms < session->since_ms) /* later than now: of another time namespace's clock */
+        session->since_ms = since_ms;
     unpack_bytes(in, session->secret, sizeof(session->secret));
     const char *client = unpack_text(in);
     snprintf(session->client, sizeof(session->client), "%s", client ? client : "");

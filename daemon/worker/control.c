@@ -224,11 +224,11 @@ static bool drain(void)
     int late = 0;
 
     cancel(0);
-    clock_gettime(CLOCK_REALTIME, &until);
+    clock_gettime(CLOCK_MONOTONIC, &until);
     until.tv_sec += DRAIN_SECONDS;
     pthread_mutex_lock(&control.mutex);
     while (control.running && !late)
-        late = pthread_cond_timedwait(&control.changed, &control.mutex, &until);
+        late = pthread_cond_clockwait(&control.changed, &control.mutex, CLOCK_MONOTONIC, &until);
     bool idle = control.running == 0;
     pthread_mutex_unlock(&control.mutex);
     return idle;
