@@ -55,21 +55,30 @@ static void handle_closed(uv_handle_t *handle)
 
 static void process_closed(uv_handle_t *handle)
 {
-    struct worker *worker = handle->data;
+    struct process *process = handle->data;
+    struct workers *workers = process->workers;
+    struct worker *worker = process->worker;
 
-    worker->process_open = false;
-    try_again(worker);
-    handle_closed(handle);
+    list_unlink(&process->node);
+    free(process);
+    if (worker) {
+        worker->process = NULL;
+        try_again(worker);
+    }
+    workers_one_less(workers);
 }
 
-static void on_process_exit(uv_process_t *process, int64_t status, int signal)
+void worker_forget(struct process *process)
 {
-    struct worker *worker = process->data;
+    if (!uv_is_closing((uv_handle_t *)&process->handle))
+        uv_close((uv_handle_t *)&process->handle, process_closed);
+}
+
+static void tell_end(struct worker *worker, int64_t status, int signal)
+{
     char why[HBM_DETAIL_MAX];
 
     worker->running = false;
-    if (worker->closing)
-        return; /* worker_close closes the handle */
     if (signal)
         snprintf(why, sizeof(why), "the worker of %s was killed by signal %d", worker->uuid, signal);
     else
@@ -77,7 +86,48 @@ static void on_process_exit(uv_process_t *process, int64_t status, int signal)
     if (worker->state != WORKER_DOWN)
         worker_readable(worker); /* answers it gave before it died count */
     worker_down(worker, why);
-    uv_close((uv_handle_t *)process, process_closed);
+}
+
+static void on_process_exit(uv_process_t *handle, int64_t status, int signal)
+{
+    struct process *process = handle->data;
+
+    if (process->worker)
+        tell_end(process->worker, status, signal);
+    worker_forget(process);
+}
+
+static unsigned count_given_up(const struct worker *worker)
+{
+    unsigned n = 0;
+
+    list_for_each (node, &worker->workers->processes) {
+        const struct process *process = list_entry(node, struct process, node);
+        n += !process->worker && process->index == worker->index;
+    }
+    return n;
+}
+
+static void give_up(uv_timer_t *timer)
+{
+    struct worker *worker = timer->data;
+
+    if (!worker->running || count_given_up(worker) == WORKER_GIVEN_UP_MAX)
+        return; /* the next one starts when it ends */
+    log_warning(
+        "process %d, a worker of %s, was killed and does not end: a driver or a file system does not answer it; "
+        "starting another beside it",
+        worker->process->handle.pid, worker->uuid);
+    worker->process->worker = NULL;
+    worker->process = NULL;
+    worker->running = false;
+    try_again(worker);
+}
+
+static void kill_process(struct worker *worker)
+{
+    uv_process_kill(&worker->process->handle, SIGKILL);
+    uv_timer_start(&worker->restart, give_up, WORKER_ENDING_MS, 0);
 }
 
 static void poll_closed(uv_handle_t *handle)
@@ -103,7 +153,7 @@ void worker_down(struct worker *worker, const char *why)
     uv_close((uv_handle_t *)&worker->poll, poll_closed);
     worker->fd = fd_close(worker->fd);
     if (worker->running)
-        uv_process_kill(&worker->process, SIGKILL);
+        kill_process(worker);
     workers->world.gone(workers->world.context, worker->index, why);
     worker_end_jobs(worker, HBM_E_WORKER_DIED, why);
 }
@@ -178,12 +228,15 @@ static int spawn(struct worker *worker, int their_end)
         .stdio_count = 4,
     };
 
-    if (!environment)
+    struct process *process = environment ? calloc(1, sizeof(*process)) : NULL;
+    if (!process)
         return -ENOMEM;
-    worker->process.data = worker;
-    worker->open_handles++;
-    worker->process_open = true; /* a handle that failed to start wants closing too */
-    return uv_spawn(worker->workers->loop, &worker->process, &options);
+    *process = (struct process){.workers = worker->workers, .worker = worker, .index = worker->index};
+    process->handle.data = process;
+    list_append(&worker->workers->processes, &process->node);
+    worker->workers->n_alive++;
+    worker->process = process; /* a handle that failed to start wants closing too */
+    return uv_spawn(worker->workers->loop, &process->handle, &options);
 }
 
 static void spawn_worker(uv_timer_t *timer)
@@ -209,8 +262,8 @@ static void spawn_worker(uv_timer_t *timer)
             log_error("%s", why);
         workers->world.gone(workers->world.context, worker->index, why);
         worker_end_jobs(worker, HBM_E_WORKER_DIED, why);
-        if (worker->process_open)
-            uv_close((uv_handle_t *)&worker->process, process_closed);
+        if (worker->process)
+            worker_forget(worker->process);
         else
             try_again(worker);
         return;
@@ -224,7 +277,7 @@ static void spawn_worker(uv_timer_t *timer)
     uv_poll_init(workers->loop, &worker->poll, worker->fd);
     worker->poll.data = worker;
     uv_poll_start(&worker->poll, UV_READABLE, worker_poll);
-    workers->world.spawned(workers->world.context, worker->index, worker->process.pid);
+    workers->world.spawned(workers->world.context, worker->index, worker->process->handle.pid);
     start_first_job(worker);
 }
 
@@ -241,9 +294,10 @@ void worker_close(struct worker *worker)
         uv_close((uv_handle_t *)&worker->poll, poll_closed);
     worker->fd = fd_close(worker->fd);
     if (worker->running)
-        uv_process_kill(&worker->process, SIGKILL);
-    if (worker->process_open && !uv_is_closing((uv_handle_t *)&worker->process))
-        uv_close((uv_handle_t *)&worker->process, process_closed);
+        uv_process_kill(&worker->process->handle, SIGKILL);
+    if (worker->process)
+        worker->process->worker = NULL;
+    worker->process = NULL;
     uv_close((uv_handle_t *)&worker->restart, handle_closed);
     uv_close((uv_handle_t *)&worker->deadline, handle_closed);
 }

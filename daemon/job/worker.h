@@ -8,12 +8,25 @@
 #define WORKER_IN_FLIGHT 64
 #define WORKER_BACKOFF_MIN_MS 50u
 #define WORKER_BACKOFF_MAX_MS 5000u
-#define WORKER_STABLE_MS 10000u   /* a worker that served so long starts the pause over */
-#define WORKER_BYTES_A_MS 50000u  /* 50 MB/s: slower than any disk in order */
+#define WORKER_STABLE_MS 10000u  /* a worker that served so long starts the pause over */
+#define WORKER_BYTES_A_MS 50000u /* 50 MB/s: slower than any disk in order */
+#define WORKER_ENDING_MS 3000u   /* what a killed process has to end */
+#define WORKER_GIVEN_UP_MAX 4    /* processes of one worker that the kernel holds, beside the one that serves */
 
 struct flight {
     struct job *job; /* NULL: free */
     uint64_t deadline_ms, bytes;
+};
+
+/* A worker's process. One that was killed and does not end, since a driver or a client's file system does not
+ * answer it, is given up on: another takes its place, and it stays here until the kernel lets go of it, or we end.
+ */
+struct process {
+    uv_process_t handle;
+    struct workers *workers;
+    struct worker *worker; /* NULL: given up on, or the worker is closed */
+    uint32_t index;        /* the worker's */
+    struct list node;      /* workers->processes */
 };
 
 struct worker {
@@ -27,7 +40,7 @@ struct worker {
 
     enum { WORKER_DOWN, WORKER_STARTING, WORKER_READY } state;
     int fd;       /* our end of the socketpair; -1 when down */
-    bool running; /* the process has not been reaped yet */
+    bool running; /* the process has not been reaped yet, nor given up on */
     bool eof;     /* it hung up: what is left is to reap it */
     bool closing; /* workers_free has begun */
     uint32_t serial;
@@ -38,11 +51,11 @@ struct worker {
     uint64_t bytes_in_flight, ready_ms, backoff_ms;
     struct packet packet; /* the one being received */
 
-    uv_process_t process;
+    struct process *process; /* NULL: none is there */
     uv_poll_t poll;
     uv_timer_t restart, deadline;
-    unsigned open_handles; /* of the four; once closing, the worker is freed with the last */
-    bool poll_open, process_open;
+    unsigned open_handles; /* of the three; once closing, the worker is freed with the last */
+    bool poll_open;
 };
 
 struct workers {
@@ -50,9 +63,10 @@ struct workers {
     struct workers_world world;
     struct worker **list;
     unsigned n;
-    struct list failed; /* struct job: to be ended from the loop */
+    struct list processes; /* struct process: all whose handle is open */
+    struct list failed;    /* struct job: to be ended from the loop */
     uv_timer_t failing;
-    unsigned n_alive; /* workers whose memory is still there */
+    unsigned n_alive; /* workers and processes whose memory is still there */
     bool freed, failing_closed;
 };
 
@@ -62,6 +76,8 @@ void worker_poll(uv_poll_t *poll, int status, int events);
 /* It is of no use any more: its jobs end, it is killed, the next one follows when it has been reaped. */
 void worker_down(struct worker *worker, const char *why);
 void worker_close(struct worker *worker);
+/* Its handle is closed and its memory freed; a process that still runs is left to itself. */
+void worker_forget(struct process *process);
 /* worker_jobs.c: the conversation. */
 void worker_flush(struct worker *worker);
 void worker_readable(struct worker *worker);

@@ -168,7 +168,7 @@ void worker_readable(struct worker *worker)
     if (error == -EPIPE && worker->running) {
         worker->eof = true; /* how it died says more, and comes at once */
         uv_poll_stop(&worker->poll);
-        uv_process_kill(&worker->process, SIGKILL);
+        uv_process_kill(&worker->process->handle, SIGKILL);
         return;
     }
     if (!wrong)

@@ -37,6 +37,7 @@ int workers_new(uv_loop_t *loop, const struct workers_world *world, struct worke
         return -ENOMEM;
     workers->loop = loop;
     workers->world = *world;
+    list_init(&workers->processes);
     list_init(&workers->failed);
     uv_timer_init(loop, &workers->failing);
     workers->failing.data = workers;
@@ -156,6 +157,8 @@ struct workers *workers_free(struct workers *workers)
         worker_close(workers->list[i]);
         worker_end_jobs(workers->list[i], HBM_E_SHUTTING_DOWN, "its worker is being stopped");
     }
+    list_for_each (node, &workers->processes)
+        worker_forget(list_entry(node, struct process, node));
     end_failed(&workers->failing);
     uv_close((uv_handle_t *)&workers->failing, failing_closed);
     return NULL;

@@ -1,14 +1,17 @@
 """System calls that are refused or fail in the middle (FAULTS 19, 20), by a seccomp filter that the daemon and its workers
 are started under."""
+import os
 import platform
 import resource
 import struct
+import subprocess
 import sys
 
 import pytest
 
-from helpers import (MIB, ctl_done, ctl_refused, get, hash_of, host_only, load_layers, put, serves, spill_fds, sweep,
-                     tier_of, used)
+from conftest import BUILD, ROOT
+from helpers import (MIB, ctl_done, ctl_refused, get, hash_of, host_only, load_layers, put, root_only, serves, spill_fds,
+                     sweep, tier_of, used)
 
 DATA = bytes(range(256)) * 4 * 1024 * 33  # three chunks of a copy
 IO_URING_SETUP = 425
@@ -116,4 +119,46 @@ def test_a_worker_without_memory_to_map_refuses_with_a_reason_and_serves_when_th
     resource.prlimit(pid, resource.RLIMIT_AS, limit)
     ctl_done(daemon, "offload", "w", "--to", "host")
     assert hash_of(daemon, "w") == before and daemon.rpc("hbm.devices")[0]["worker_pid"] == pid
+    sweep(daemon)
+
+
+# ---- A client's file where nobody answers ----
+
+@pytest.fixture
+def silent_file(tmp_path):
+    """Its size is known, its reads are never answered."""
+    where = tmp_path / "silent"
+    where.mkdir()
+    server = subprocess.Popen([sys.executable, str(ROOT / "tests" / "flow" / "silent_fs.py"), str(where), str(MIB)],
+                              stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        if server.stdout.readline() != "mounted\n":
+            pytest.skip(f"no FUSE here: {server.stderr.read()}")
+        yield where / "file"
+    finally:
+        server.kill()
+        server.communicate()
+        subprocess.run(["umount", "-l", str(where)], check=False)
+
+
+@root_only
+def test_a_file_where_nobody_answers_holds_up_its_own_client_alone_and_not_for_ever(make_daemon, silent_file):
+    daemon = make_daemon(config="worker_patience_seconds = 4\n").start()
+    put(daemon, "w", DATA)
+    before = hash_of(daemon, "w")
+    worker = daemon.rpc("hbm.devices")[0]["worker_pid"]
+    stuck = subprocess.Popen([str(BUILD / "hbmctl"), "--runtime-dir", str(daemon.runtime_dir), "put", "stuck", str(silent_file)],
+                             stderr=subprocess.PIPE, text=True)
+    daemon.wait_for(lambda: daemon.rpc("hbm.ops"))
+    assert get(daemon, "w") == DATA  # files of others,
+    ctl_done(daemon, "offload", "w", "--to", "disk")  # and the disk, go on meanwhile
+    ctl_done(daemon, "restore", "w")
+    assert stuck.poll() is None
+    _, error = stuck.communicate(timeout=20)
+    assert stuck.returncode == 1 and "in time" in error, error
+    # The process hangs in the kernel and cannot end; another serves.
+    daemon.wait_for(lambda: daemon.rpc("hbm.devices")[0]["state"] == "ready"
+                    and daemon.rpc("hbm.devices")[0]["worker_pid"] != worker, 20)
+    assert hash_of(daemon, "w") == before and get(daemon, "w") == DATA and serves(daemon)
+    assert os.path.exists(f"/proc/{worker}")
     sweep(daemon)
