@@ -75,61 +75,6 @@ struct core *core_free(struct core *core)
     return NULL;
 }
 
-static void ask_for_wake_up(struct core *core)
-{
-    uint64_t earliest = 0;
-
-    list_for_each(node, &core->timers) {
-        struct timer *timer = list_entry(node, struct timer, node);
-        if (!earliest || timer->at_ms < earliest)
-            earliest = timer->at_ms;
-    }
-    core->env.wake_at(core->env.context, earliest);
-}
-
-void timer_arm(struct core *core, struct timer *timer, uint64_t delay_ms)
-{
-    timer_stop(core, timer);
-    timer->at_ms = core_now(core) + delay_ms;
-    if (!timer->at_ms)
-        timer->at_ms = 1;
-    list_append(&core->timers, &timer->node);
-    ask_for_wake_up(core);
-}
-
-void timer_stop(struct core *core, struct timer *timer)
-{
-    if (!timer->at_ms)
-        return;
-    timer->at_ms = 0;
-    list_unlink(&timer->node);
-    ask_for_wake_up(core);
-}
-
-static struct timer *due_timer(struct core *core, uint64_t now)
-{
-    list_for_each(node, &core->timers) {
-        struct timer *timer = list_entry(node, struct timer, node);
-        if (timer->at_ms <= now)
-            return timer;
-    }
-    return NULL;
-}
-
-void core_tick(struct core *core)
-{
-    uint64_t now = core_now(core);
-    struct timer *timer;
-
-    /* A timer that is re-armed while firing gets a later time or fires at the next tick: no endless loop. */
-    for (unsigned fired = 0; fired < 1000 && (timer = due_timer(core, now)); fired++) {
-        timer->at_ms = 0;
-        list_unlink(&timer->node);
-        timer->fire(timer);
-    }
-    ask_for_wake_up(core);
-}
-
 void core_drain(struct core *core)
 {
     core->draining = true;

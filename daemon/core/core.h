@@ -60,7 +60,8 @@ struct core_counters {
 };
 
 struct timer {
-    struct list node;
+    struct list node;  /* in core->timers, or in the `later` of an earlier one */
+    struct list later; /* daemon/core/timers.c */
     uint64_t at_ms; /* 0 = not armed */
     void (*fire)(struct timer *timer);
 };
