@@ -25,5 +25,10 @@ int account_charge(struct account *account, enum account_thing thing, uint64_t a
 /* What is there already, whatever the limits say: the ledger's. */
 void account_charge_anyway(struct account *account, enum account_thing thing, uint64_t amount);
 void account_release(struct account *account, enum account_thing thing, uint64_t amount);
+/* The account's jobs, as workers tell them from others' (struct job). */
+static inline uint64_t account_share(const struct account *account)
+{
+    return ((uint64_t)account->owner.listener << 32 | account->owner.uid) + 1;
+}
 /* True if the account could have so much if others of its things went: waiting may help. */
 bool account_could_have(const struct account *account, enum account_thing thing, uint64_t amount);

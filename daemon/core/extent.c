@@ -90,6 +90,7 @@ struct extent *extent_unref(struct extent *extent)
 
 void extent_describe(const struct extent *extent, struct job *job, struct job_extent *wire)
 {
+    job->share = account_share(extent->account); /* of several the last: who pays for the target */
     *wire = (struct job_extent){.kind = extent->kind,
                                 .encrypted = extent->spill_key != 0,
                                 .size = extent->size,
@@ -262,6 +263,7 @@ static void create_made(struct job *job)
 static void submit_create(struct extent_create *create)
 {
     create->job = (struct job){.opcode = JOB_CREATE, .device = create->device->index, .done = create_made, .reply_fd = -1};
+    create->job.share = account_share(create->account);
     create->job.request.create.size = create->size;
     create->job.request.create.kind = create->kind;
     create->core->env.submit(create->core->env.context, &create->job);

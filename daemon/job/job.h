@@ -12,6 +12,7 @@
 struct job {
     unsigned opcode; /* enum job_opcode */
     uint32_t device; /* index */
+    uint64_t share;  /* whose it is: one's jobs never keep all others' waiting; 0: the daemon's own */
     union job_request request;
     int fds[JOB_FDS_MAX]; /* borrowed: what they belong to lives until done */
     unsigned n_fds;
@@ -29,6 +30,7 @@ struct job {
 
     /* daemon/job's own. */
     struct list node;
+    struct list behind; /* those of its share that were submitted after it */
     uint32_t serial;
     bool sent;
 };

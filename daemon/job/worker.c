@@ -202,7 +202,7 @@ static void start_first_job(struct worker *worker)
         worker->start.fds[worker->start.n_fds++] = worker->spill_key;
     }
     /* Ahead of what was submitted while there was no worker. */
-    list_init(&worker->start.node);
+    list_init(&worker->start.behind);
     list_append(worker->queued.next, &worker->start.node);
     worker_flush(worker);
 }

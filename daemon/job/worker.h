@@ -6,6 +6,10 @@
 #include "proto/packet.h"
 
 #define WORKER_IN_FLIGHT 64
+/* Of them for one share at most, and never more than half of what the others leave: whoever comes next finds room.
+ * More would only wait inside the worker, in front of the others'. */
+#define WORKER_SHARE 16u
+#define WORKER_RESERVE 4u /* for the daemon's own jobs */
 #define WORKER_BACKOFF_MIN_MS 50u
 #define WORKER_BACKOFF_MAX_MS 5000u
 #define WORKER_STABLE_MS 10000u  /* a worker that served so long starts the pause over */
@@ -45,7 +49,7 @@ struct worker {
     bool closing; /* workers_free has begun */
     uint32_t serial;
     struct job start;   /* its first job */
-    struct list queued; /* struct job: not sent yet */
+    struct list queued; /* struct job, not sent yet: the first of each share, whose turns go round */
     struct flight flights[WORKER_IN_FLIGHT];
     unsigned n_flights;
     uint64_t bytes_in_flight, ready_ms, backoff_ms;
@@ -79,6 +83,8 @@ void worker_close(struct worker *worker);
 /* Its handle is closed and its memory freed; a process that still runs is left to itself. */
 void worker_forget(struct process *process);
 /* worker_jobs.c: the conversation. */
+void worker_queue(struct worker *worker, struct job *job);
+void worker_unqueue(struct worker *worker, struct job *job);
 void worker_flush(struct worker *worker);
 void worker_readable(struct worker *worker);
 void worker_end_jobs(struct worker *worker, int error, const char *why);

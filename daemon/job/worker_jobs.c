@@ -63,6 +63,33 @@ static struct job *land(struct worker *worker, struct flight *flight)
     return job;
 }
 
+void worker_queue(struct worker *worker, struct job *job)
+{
+    list_init(&job->behind);
+    list_for_each (node, &worker->queued) {
+        struct job *first = list_entry(node, struct job, node);
+        if (first->share != job->share || first == &worker->start)
+            continue;
+        list_append(&first->behind, &job->node);
+        return;
+    }
+    list_append(&worker->queued, &job->node);
+}
+
+/* The next of its share takes its place, at the end of the round. */
+void worker_unqueue(struct worker *worker, struct job *job)
+{
+    struct list *next = list_first(&job->behind);
+
+    list_unlink(&job->node);
+    if (!next)
+        return;
+    struct job *heir = list_entry(next, struct job, node);
+    list_unlink(next);
+    list_move_all(&heir->behind, &job->behind);
+    list_append(&worker->queued, &heir->node);
+}
+
 static int send_job(struct worker *worker, struct job *job)
 {
     struct packet_header header = {.opcode = job->opcode, .serial = worker->serial + 1};
@@ -75,22 +102,45 @@ static int send_job(struct worker *worker, struct job *job)
         worker->serial = 0;
     job->serial = header.serial;
     job->sent = true;
-    list_unlink(&job->node);
+    worker_unqueue(worker, job);
     take_off(worker, job);
     return 0;
+}
+
+static bool may_take_off(const struct worker *worker, const struct job *job)
+{
+    unsigned own = 0, room = WORKER_IN_FLIGHT - WORKER_RESERVE;
+
+    if (!job->share)
+        return worker->n_flights < WORKER_IN_FLIGHT;
+    if (worker->n_flights >= room)
+        return false;
+    for (unsigned i = 0; i < WORKER_IN_FLIGHT; i++)
+        own += worker->flights[i].job && worker->flights[i].job->share == job->share;
+    unsigned fair = (room - (worker->n_flights - own)) / 2;
+    return own == 0 || own < (fair < WORKER_SHARE ? fair : WORKER_SHARE);
+}
+
+static struct job *next_job(struct worker *worker)
+{
+    list_for_each (node, &worker->queued) {
+        struct job *job = list_entry(node, struct job, node);
+        if (worker->state != WORKER_READY && job != &worker->start)
+            return NULL; /* nothing comes before that one */
+        if (may_take_off(worker, job))
+            return job;
+    }
+    return NULL;
 }
 
 void worker_flush(struct worker *worker)
 {
     int want = UV_READABLE;
-    struct list *node;
+    struct job *job;
 
     if (worker->eof)
         return;
-    while ((node = list_first(&worker->queued)) && worker->n_flights < WORKER_IN_FLIGHT) {
-        struct job *job = list_entry(node, struct job, node);
-        if (worker->state != WORKER_READY && job != &worker->start)
-            break;
+    while ((job = next_job(worker))) {
         int error = send_job(worker, job);
         if (!error)
             continue;
@@ -100,7 +150,7 @@ void worker_flush(struct worker *worker)
             break; /* its end is heard of by reading */
         char why[96];
         snprintf(why, sizeof(why), "the job could not be sent to the worker: %s", strerror(-error));
-        list_unlink(node);
+        worker_unqueue(worker, job);
         workers_fail_later(worker->workers, job, HBM_E_SYSTEM, why);
     }
     uv_poll_start(&worker->poll, want, worker_poll);
@@ -185,8 +235,9 @@ void worker_end_jobs(struct worker *worker, int error, const char *why)
         if (worker->flights[i].job)
             workers_fail_later(worker->workers, land(worker, &worker->flights[i]), error, why);
     while ((node = list_first(&worker->queued))) {
-        list_unlink(node);
-        workers_fail_later(worker->workers, list_entry(node, struct job, node), error, why);
+        struct job *job = list_entry(node, struct job, node);
+        worker_unqueue(worker, job);
+        workers_fail_later(worker->workers, job, error, why);
     }
     uv_timer_stop(&worker->deadline);
 }

@@ -93,6 +93,7 @@ void workers_submit(struct workers *workers, struct job *job)
     job->serial = 0;
     job->sent = false;
     list_init(&job->node);
+    list_init(&job->behind);
     if (workers->freed) {
         workers_fail_later(workers, job, HBM_E_SHUTTING_DOWN, "its worker is being stopped");
         return;
@@ -102,7 +103,7 @@ void workers_submit(struct workers *workers, struct job *job)
         return;
     }
     struct worker *worker = workers->list[job->device];
-    list_append(&worker->queued, &job->node);
+    worker_queue(worker, job);
     if (worker->state == WORKER_READY)
         worker_flush(worker);
     else
@@ -115,7 +116,7 @@ void workers_cancel(struct workers *workers, struct job *job)
         return; /* it waits to be ended already */
     struct worker *worker = workers->list[job->device];
     if (!job->sent) {
-        list_unlink(&job->node);
+        worker_unqueue(worker, job);
         workers_fail_later(workers, job, HBM_E_CANCELLED, "before it began");
         return;
     }
