@@ -20,10 +20,12 @@ static void hello_overdue(struct timer *timer)
 
 struct link *link_new(struct wire_server *server, int fd, struct peer *peer)
 {
-    struct link *link = calloc(1, sizeof(*link));
+    struct account *account = account_of(server->core, peer->who.owner);
+    struct link *link = account ? calloc(1, sizeof(*link)) : NULL;
 
     if (!link)
         return NULL;
+    link->account = account;
     link->server = server;
     link->core = server->core;
     link->hello.fire = hello_overdue;
@@ -181,6 +183,7 @@ static void tear_down(struct link *link)
     timer_stop(link->core, &link->hello);
     pending_abandon_all(link);
     queue_clear(link);
+    queue_forget_fds(link);
     packet_close_fds(&link->packet);
     uv_close((uv_handle_t *)&link->poll, freed);
     link->fd = fd_close(link->fd);

@@ -27,6 +27,7 @@ struct link {
     int fd;
     enum link_state state;
     struct peer peer;        /* its pidfd goes to the session */
+    struct account *account; /* pays for what it leaves unread */
     struct session *session; /* from HELLO on */
     struct list calls;       /* struct pending: unanswered */
     unsigned n_calls;

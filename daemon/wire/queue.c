@@ -58,23 +58,58 @@ static void drop_first(struct link *link)
     link->n_packets--;
     link->n_bytes -= (unsigned)first->size;
     link->n_fds -= first->n_fds;
+    account_release(link->account, ACCOUNT_QUEUE_BYTES, first->size);
     queued_free(first);
 }
 
-/* The kernel lets a process have so many fds in flight and no more: one link's may not become everyone's. */
-static int send_now(struct link *link, const struct packet_header *header, const void *body, size_t size,
-                    const int *fds, unsigned n_fds)
+void queue_forget_fds(struct link *link)
+{
+    account_release(link->account, ACCOUNT_UNREAD_FDS, link->unread_fds);
+    link->unread_fds = 0;
+}
+
+static void forget_if_read(struct link *link)
 {
     int unread;
 
-    if (n_fds && link->unread_fds + n_fds > LINK_UNREAD_FDS) {
-        if (ioctl(link->fd, SIOCOUTQ, &unread) == 0 && unread)
+    if (link->unread_fds && !(ioctl(link->fd, SIOCOUTQ, &unread) == 0 && unread))
+        queue_forget_fds(link);
+}
+
+/* The kernel lets a process have so many fds in flight and no more: neither one link's nor one user's may become
+ * everyone's. */
+static int charge_fds(struct link *link, unsigned n_fds)
+{
+    char detail[HBM_DETAIL_MAX];
+
+    forget_if_read(link);
+    if (link->unread_fds + n_fds > LINK_UNREAD_FDS)
+        return -ETOOMANYREFS;
+    if (account_charge(link->account, ACCOUNT_UNREAD_FDS, n_fds, detail)) {
+        list_for_each (node, &link->server->links) {
+            struct link *other = list_entry(node, struct link, node);
+            if (other->account == link->account)
+                forget_if_read(other);
+        }
+        if (account_charge(link->account, ACCOUNT_UNREAD_FDS, n_fds, detail))
             return -ETOOMANYREFS;
-        link->unread_fds = 0;
     }
-    int error = packet_send(link->fd, header, body, size, fds, n_fds);
-    if (!error)
-        link->unread_fds += n_fds;
+    link->unread_fds += n_fds;
+    return 0;
+}
+
+static int send_now(struct link *link, const struct packet_header *header, const void *body, size_t size,
+                    const int *fds, unsigned n_fds)
+{
+    int error = n_fds ? charge_fds(link, n_fds) : 0;
+
+    if (error)
+        return error;
+    error = packet_send(link->fd, header, body, size, fds, n_fds);
+    if (error && n_fds) {
+        link->unread_fds -= n_fds;
+        account_release(link->account, ACCOUNT_UNREAD_FDS, n_fds);
+    }
     return error;
 }
 
@@ -84,7 +119,7 @@ static bool is_fatal(struct link *link, int error)
     if (!error || error == -EAGAIN)
         return false;
     if (error == -ETOOMANYREFS)
-        link_doom(link, HBM_E_LIMIT, "too many file descriptors wait unread in its socket");
+        link_doom(link, HBM_E_LIMIT, "too many file descriptors wait unread in its sockets (account_unread_fds)");
     else
         link_doom(link, HBM_E_DISCONNECTED, strerror(-error));
     return true;
@@ -124,8 +159,15 @@ void link_send(struct link *link, const struct packet_header *header, const void
         link_doom(link, HBM_E_LIMIT, "it does not read what is sent to it");
         return;
     }
+    char detail[HBM_DETAIL_MAX];
+    int refused = account_charge(link->account, ACCOUNT_QUEUE_BYTES, size, detail);
+    if (refused) {
+        link_doom(link, refused, detail);
+        return;
+    }
     struct queued *queued = queued_new(header, body, size, fds, n_fds);
     if (!queued) {
+        account_release(link->account, ACCOUNT_QUEUE_BYTES, size);
         link_doom(link, HBM_E_NO_MEMORY, "the daemon has no memory or file descriptors to queue an answer");
         return;
     }

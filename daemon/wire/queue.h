@@ -5,3 +5,5 @@
 
 void queue_flush(struct link *link);
 void queue_clear(struct link *link);
+/* Its socket goes, with the fds in it. */
+void queue_forget_fds(struct link *link);
