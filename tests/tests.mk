@@ -20,6 +20,8 @@ test_safetensors_LIBS = libcjson
 test_config_PARTS = $(PROTO) $(BASE) $(wildcard config/*.c)
 test_config_LIBS = inih
 test_core_PARTS = $(PROTO) $(BASE) $(wildcard daemon/core/*.c tests/unit/core_*.c)
+test_jobs_PARTS = $(PROTO) $(BASE) $(wildcard daemon/job/*.c)
+test_jobs_LIBS = libuv
 test_rpc_PARTS = $(PROTO) $(BASE) $(wildcard daemon/core/*.c daemon/rpc/*.c)
 test_rpc_LIBS = libuv libcjson
 

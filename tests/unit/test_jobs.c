@@ -1,0 +1,188 @@
+/* The queue before a worker: each share's jobs in turn, and none takes all the room. The worker is this program again,
+ * which answers what it is meant to, in the order in which it hears of it. */
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <cmocka.h>
+
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "daemon/job/worker.h"
+
+/* ---- As the worker: DESTROY is answered, a token that is 0 never. ---- */
+
+static int serve(int fd)
+{
+    static struct packet packet;
+    union job_reply reply = {0};
+    struct pollfd poll_fd = {.fd = fd, .events = POLLIN};
+
+    for (;;) {
+        int error = packet_receive(fd, &packet);
+        if (error == -EAGAIN)
+            poll(&poll_fd, 1, -1);
+        else if (error)
+            return 0;
+        else if (packet.header.opcode == JOB_START ||
+                 (packet.header.opcode == JOB_DESTROY && ((struct job_destroy_request *)packet.body)->token))
+            packet_send(fd, &packet.header, &reply, job_row(packet.header.opcode)->reply_size, NULL, 0);
+    }
+}
+
+/* ---- As the owner. ---- */
+
+#define JOBS_MAX 256
+
+static uv_loop_t loop;
+static struct workers *workers;
+static struct job jobs[JOBS_MAX];
+static uint64_t ended[JOBS_MAX]; /* shares, as their jobs end without error */
+static unsigned n_jobs, n_ended, n_failed;
+
+static void spawned(void *context, uint32_t index, int32_t pid)
+{
+    (void)context, (void)index, (void)pid;
+}
+
+static void ready(void *context, uint32_t index, const struct job_start_reply *reply)
+{
+    (void)context, (void)index, (void)reply;
+}
+
+static void gone(void *context, uint32_t index, const char *why)
+{
+    (void)context, (void)index, (void)why;
+}
+
+static void done(struct job *job)
+{
+    if (job->error)
+        n_failed++;
+    else
+        ended[n_ended++] = job->share;
+}
+
+static int set_up(void **state)
+{
+    static const struct workers_world world = {.spawned = spawned, .ready = ready, .gone = gone};
+    static const struct worker_spec spec = {
+        .program = "/proc/self/exe", .uuid = "host", .state_dir = "", .spill_key = -1, .patience_ms = 60000};
+
+    (void)state;
+    n_jobs = n_ended = n_failed = 0;
+    memset(jobs, 0, sizeof(jobs));
+    uv_loop_init(&loop);
+    return workers_new(&loop, &world, &workers) || workers_add(workers, &spec);
+}
+
+static int tear_down(void **state)
+{
+    (void)state;
+    workers = workers_free(workers);
+    uv_run(&loop, UV_RUN_DEFAULT);
+    assert_int_equal(n_ended + n_failed, n_jobs); /* each ended once */
+    return uv_loop_close(&loop);
+}
+
+static struct job *submit(uint64_t share, bool answered)
+{
+    struct job *job = &jobs[n_jobs++];
+
+    *job = (struct job){.opcode = JOB_DESTROY, .share = share, .done = done};
+    job->request.destroy.token = answered;
+    workers_submit(workers, job);
+    return job;
+}
+
+static void wait_for(unsigned n)
+{
+    while (n_ended < n)
+        uv_run(&loop, UV_RUN_ONCE);
+}
+
+static unsigned in_flight(uint64_t share)
+{
+    unsigned n = 0;
+
+    for (unsigned i = 0; i < n_jobs; i++)
+        n += jobs[i].sent && jobs[i].share == share;
+    return n;
+}
+
+static void jobs_that_hang_keep_nobody_elses_waiting(void **state)
+{
+    (void)state;
+    workers_start(workers);
+    for (unsigned i = 0; i < 100; i++)
+        submit(1, false);
+    submit(2, true);
+    submit(0, true);
+    wait_for(2);
+    assert_int_equal(in_flight(1), WORKER_SHARE);
+}
+
+/* Whoever comes next finds room, though all before hang as much as they can. */
+static void many_who_hang_leave_room_for_one_more(void **state)
+{
+    (void)state;
+    workers_start(workers);
+    for (uint64_t share = 1; share <= 8; share++)
+        for (unsigned i = 0; i < 20; i++)
+            submit(share, false);
+    submit(9, true);
+    submit(0, true);
+    wait_for(2);
+    for (uint64_t share = 1; share <= 8; share++)
+        assert_true(in_flight(share) >= 1);
+}
+
+static void the_shares_take_turns_in_the_order_of_each(void **state)
+{
+    (void)state;
+    for (unsigned i = 0; i < 40; i++)
+        submit(1, true);
+    for (unsigned i = 0; i < 4; i++)
+        submit(2, true);
+    workers_start(workers);
+    wait_for(44);
+    unsigned last = 0;
+    for (unsigned i = 0; i < 44; i++)
+        last = ended[i] == 2 ? i : last;
+    assert_true(last < 10); /* not behind the forty */
+    for (unsigned i = 1; i < 40; i++)
+        assert_true(jobs[i - 1].serial < jobs[i].serial);
+}
+
+static void a_job_that_is_cancelled_in_the_queue_leaves_those_behind_it(void **state)
+{
+    (void)state;
+    for (unsigned i = 0; i < 6; i++)
+        submit(1, true);
+    workers_cancel(workers, &jobs[0]);
+    workers_cancel(workers, &jobs[3]);
+    workers_start(workers);
+    wait_for(4);
+    assert_int_equal(jobs[0].error, HBM_E_CANCELLED);
+    assert_int_equal(jobs[3].error, HBM_E_CANCELLED);
+    assert_int_equal(n_failed, 2);
+}
+
+#define CASE(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
+
+int main(int argc, char **argv)
+{
+    const struct CMUnitTest tests[] = {
+        CASE(jobs_that_hang_keep_nobody_elses_waiting),
+        CASE(many_who_hang_leave_room_for_one_more),
+        CASE(the_shares_take_turns_in_the_order_of_each),
+        CASE(a_job_that_is_cancelled_in_the_queue_leaves_those_behind_it),
+    };
+
+    if (argc == 3 && !strcmp(argv[1], "--fd"))
+        return serve(atoi(argv[2]));
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
