@@ -30,6 +30,8 @@ void notify_stopping(void)
     sd_notify(0, "STOPPING=1\nSTATUS=waiting for operations to end");
 }
 
+/* From the loop, so that one that is stuck starves it. Not withheld from a daemon that is degraded (core/health.h): a
+ * restart would find the same fds, the same memory and the same full disk. */
 static void feed(uv_timer_t *timer)
 {
     (void)timer;

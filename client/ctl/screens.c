@@ -47,6 +47,20 @@ static void print_listeners(const cJSON *listeners)
     putchar('\n');
 }
 
+static void print_degraded(const cJSON *ailments)
+{
+    const cJSON *row;
+
+    cJSON_ArrayForEach(row, ailments)
+    {
+        _cleanup_free_ char *cause = cell_text(member(row, "cause"));
+        _cleanup_free_ char *remedy = cell_text(member(row, "remedy"));
+        char age[UNITS_TEXT];
+        printf("degraded: nothing new is taken on for %s: %s; %s\n", units_seconds(number(row, "seconds"), age),
+               cause, remedy);
+    }
+}
+
 void show_status(const struct cli *cli, const cJSON *status)
 {
     static const char *const holds[] = {"buffers", "models", "sessions", "ops", "leases", NULL};
@@ -60,6 +74,7 @@ void show_status(const struct cli *cli, const cJSON *status)
     print_counts(status, holds);
     print_counts(status, history);
     print_listeners(member(status, "listeners"));
+    print_degraded(member(status, "degraded"));
     putchar('\n');
     show_devices(cli, member(status, "devices"));
 }

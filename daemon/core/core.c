@@ -2,6 +2,7 @@
 
 #include <stdlib.h>
 
+#include "daemon/core/health.h"
 #include "daemon/core/host_pool.h"
 #include "daemon/core/ledger.h"
 #include "daemon/core/listener.h"
@@ -37,6 +38,8 @@ struct core *core_new(const struct core_env *env, const struct core_limits *limi
     core->memory_timer.fire = extent_create_retry;
     list_init(&core->host_pool_timer.node);
     core->host_pool_timer.fire = host_pool_expire;
+    list_init(&core->health_timer.node);
+    core->health_timer.fire = health_tick;
     idmap_init(&core->ids, 1, write_down);
     return listener_of(core, 0) ? core : core_free(core);
 }

@@ -51,12 +51,20 @@ struct core_limits {
     uint32_t memory_wait_ms;  /* how long an allocation waits for memory to come free */
 };
 
+/* What the daemon may lack for taking on more: daemon/core/health.h. */
+enum ailment { AILMENT_LEDGER, AILMENT_FDS, AILMENT_MEMORY, AILMENTS };
+struct ailing {
+    uint64_t since_ms; /* 0: it does not lack it */
+    char cause[128];
+};
+
 /* Counters that only grow. */
 struct core_counters {
     uint64_t reclaimed_sessions; /* clients whose death was cleaned up after */
     uint64_t late_reclaims;      /* of clients that were not quiescent for 15 s */
     uint64_t violations;         /* clients disconnected for what they sent */
     uint64_t lost;               /* arenas whose contents are gone */
+    uint64_t degraded;           /* times that the daemon lacked something for taking on more */
 };
 
 struct timer {
@@ -84,7 +92,8 @@ struct core {
     bool encrypts_spill;    /* new disk extents are encrypted with it */
     uint64_t visits;        /* walks that mark what they have seen */
     bool draining;          /* stopping: nothing new is granted */
-    struct timer quarantine_timer, memory_timer, host_pool_timer;
+    struct timer quarantine_timer, memory_timer, host_pool_timer, health_timer;
+    struct ailing ailing[AILMENTS];
     bool quarantine_asked; /* a CLIENTS job is under way */
     bool driver_is_mute;   /* the last one found that NVML does not tell */
 };

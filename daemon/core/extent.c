@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "daemon/base/cleanup.h"
+#include "daemon/core/health.h"
 #include "daemon/core/host_pool.h"
 #include "daemon/core/ledger.h"
 
@@ -181,7 +182,11 @@ static void create_stored(struct store_request *request)
         return;
     }
     ledger_put_extent(create->core, create->extent);
-    create_end(create, 0);
+    /* A row that could not be written is memory that nobody would find again. */
+    int error = ledger_trouble(create->core) ? health_check(create->core, create->detail) : 0;
+    if (error)
+        create->extent = extent_unref(create->extent);
+    create_end(create, error);
 }
 
 static void give_to_store(struct extent_create *create)
@@ -324,7 +329,9 @@ void extent_create_start(struct extent_create *create)
     create->size = (create->size + grain - 1) / grain * grain;
     if (create->size == 0) /* an empty buffer still needs an arena that can be mapped */
         create->size = grain;
-    int error = take_room(create);
+    int error = health_check(create->core, create->detail);
+    if (!error)
+        error = take_room(create);
     if (may_wait(create, error)) {
         create->error = error;
         list_append(&create->core->memory_waiters, &create->node);

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include "daemon/base/cleanup.h"
+#include "daemon/core/health.h"
 #include "daemon/core/ledger.h"
 #include "daemon/core/residency.h"
 
@@ -98,7 +99,9 @@ struct mapping *mapping_by_slot(struct session *session, uint32_t slot)
 
 static struct lease *lease_alloc(struct session *session, enum hbm_access access, uint32_t n_arenas, int *error, char *detail)
 {
-    *error = account_charge(session->account, ACCOUNT_LEASES, 1, detail);
+    *error = health_check(session->core, detail);
+    if (!*error)
+        *error = account_charge(session->account, ACCOUNT_LEASES, 1, detail);
     if (*error)
         return NULL;
     struct lease *lease = calloc(1, sizeof(*lease) + n_arenas * sizeof(lease->mappings[0]));
@@ -137,6 +140,23 @@ static void lease_forget(struct lease *lease)
     free(lease);
 }
 
+/* Nobody counts on it yet. */
+static struct lease *lease_withdraw(struct lease *lease)
+{
+    drop_mappings(lease);
+    lease_forget(lease);
+    return NULL;
+}
+
+/* A lease whose row could not be written is one that a restart would not honour. */
+static int lease_write_down(struct lease *lease, char *detail)
+{
+    struct core *core = lease->session->core;
+
+    ledger_put_lease(core, lease);
+    return ledger_trouble(core) ? health_check(core, detail) : 0;
+}
+
 struct lease *lease_new_buffer(struct session *session, struct buffer *buffer, enum hbm_access access, bool unlocked,
                                int *error, char *detail)
 {
@@ -145,15 +165,15 @@ struct lease *lease_new_buffer(struct session *session, struct buffer *buffer, e
     if (!lease)
         return NULL;
     lease->mappings[0] = mapping_use(session, buffer->arena, access, unlocked, error, detail);
-    if (!lease->mappings[0]) {
-        lease_forget(lease);
-        return NULL;
-    }
+    if (!lease->mappings[0])
+        return lease_withdraw(lease);
     lease->n_mappings = 1;
     lease->buffer = buffer;
+    *error = lease_write_down(lease, detail);
+    if (*error)
+        return lease_withdraw(lease);
     buffer->n_leases++;
     session_remember(session, buffer->id);
-    ledger_put_lease(session->core, lease);
     return lease;
 }
 
@@ -171,16 +191,15 @@ struct lease *lease_new_model(struct session *session, struct model *model, enum
         return NULL;
     for (uint32_t i = 0; i < model->n_arenas; i++) {
         struct mapping *mapping = mapping_use(session, arenas[i], access, unlocked, error, detail);
-        if (!mapping) {
-            drop_mappings(lease);
-            lease_forget(lease);
-            return NULL;
-        }
+        if (!mapping)
+            return lease_withdraw(lease);
         lease->mappings[lease->n_mappings++] = mapping;
     }
     lease->model = model;
+    *error = lease_write_down(lease, detail);
+    if (*error)
+        return lease_withdraw(lease);
     model->n_leases++;
-    ledger_put_lease(session->core, lease);
     return lease;
 }
 

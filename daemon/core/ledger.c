@@ -130,6 +130,7 @@ static void fell_behind(struct ledger *ledger, int error)
             "the ledger cannot be written (%s): what changes from now on is lost if the daemon ends before it can",
             strerror(-error));
     ledger->behind = true;
+    ledger->error = error;
     /* Half a record would hide everything behind it. */
     if (ftruncate(ledger->fd, (off_t)ledger->size) < 0)
         log_error("the ledger cannot be cut back either: %s", strerror(errno));
@@ -156,8 +157,12 @@ static void append(struct ledger *ledger, const unsigned char *bytes, size_t siz
 
 void ledger_catch_up(struct ledger *ledger)
 {
-    if (ledger_compact(ledger) < 0)
+    int error = ledger_compact(ledger);
+
+    if (error < 0) {
+        ledger->error = error;
         return;
+    }
     ledger->behind = false;
     log_info("the ledger is complete again");
 }
@@ -210,6 +215,23 @@ void ledger_bury(struct ledger *ledger, uint64_t id)
 
     if (ledger->depth || ledger->partial || tfind(&key, &ledger->index, compare))
         ledger_write(ledger, LEDGER_DROP, id, &nothing);
+}
+
+int ledger_trouble(const struct core *core)
+{
+    const struct ledger *ledger = core->ledger;
+
+    if (!ledger || (!ledger->behind && !ledger->partial))
+        return 0;
+    return ledger->partial ? -ENOMEM : ledger->error;
+}
+
+void ledger_mend(struct core *core)
+{
+    struct ledger *ledger = ledger_ready(core);
+
+    if (ledger && ledger->behind && !ledger->partial)
+        ledger_catch_up(ledger);
 }
 
 void ledger_begin(struct core *core)

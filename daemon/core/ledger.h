@@ -31,6 +31,11 @@ void ledger_put_lease(struct core *core, const struct lease *lease);
 void ledger_put_ids(struct core *core); /* idmap.bounds */
 void ledger_drop(struct core *core, uint64_t id);
 
+/* 0 if the file has every row; else the error that keeps it from them. */
+int ledger_trouble(const struct core *core);
+/* Tries what is lacking now, rather than with the next row. */
+void ledger_mend(struct core *core);
+
 /* Rows and tombstones between these two become one record: a crash finds all of them or none. They nest. */
 void ledger_begin(struct core *core);
 void ledger_end(struct core *core);

@@ -57,6 +57,7 @@ struct ledger {
     bool behind;     /* the file lacks rows: compaction puts all that lives into a new one */
     bool partial;    /* for want of memory it lacks rows or keeps dead ones: it is rebuilt from the catalog */
     bool rebuilding; /* rows go into the index only */
+    int error; /* while behind: why */
     uint64_t failures;
 };
 

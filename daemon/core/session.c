@@ -9,6 +9,7 @@
 #include <sys/random.h>
 
 #include "daemon/base/cleanup.h"
+#include "daemon/core/health.h"
 #include "daemon/core/ledger.h"
 #include "daemon/core/op.h"
 #include "daemon/core/quarantine.h"
@@ -76,6 +77,9 @@ struct session *session_new(struct core *core, struct principal who, int32_t pid
         *error = HBM_E_SHUTTING_DOWN;
         return NULL;
     }
+    *error = health_check(core, detail);
+    if (*error)
+        return NULL;
     if (core->limits.sessions && core->n_sessions >= core->limits.sessions) {
         snprintf(detail, HBM_DETAIL_MAX, "%" PRIu32 " sessions are open, max_sessions is %" PRIu32, core->n_sessions, core->limits.sessions);
         *error = HBM_E_LIMIT;

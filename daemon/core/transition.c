@@ -5,7 +5,9 @@
 #include <string.h>
 
 #include "daemon/core/commit.h"
+#include "daemon/core/health.h"
 #include "daemon/core/hold.h"
+#include "daemon/core/ledger.h"
 #include "daemon/core/steps.h"
 
 /* ---- The end ---- */
@@ -48,16 +50,20 @@ static void step_done(struct job *job)
         take_step(transition);
 }
 
+static int commit(struct transition *transition)
+{
+    if (!transition->copy)
+        return commit_swap(transition);
+    return transition->commit ? transition->commit(transition) : 0;
+}
+
 static void take_step(struct transition *transition)
 {
     if (steps_next(transition, step_done))
         return;
-    int error = 0;
-    if (!transition->copy)
-        error = commit_swap(transition);
-    else if (transition->commit)
-        error = transition->commit(transition);
-    finish(transition, error);
+    /* A restart would not know of a swap that cannot be written down: the old memory gone, the new one nobody's. */
+    int error = ledger_trouble(transition->core) ? health_check(transition->core, transition->detail) : 0;
+    finish(transition, error ? error : commit(transition));
 }
 
 /* ---- Letting go: all arenas are asked at once, so that one deadline and one safe point serve them all ---- */

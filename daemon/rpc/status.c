@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <unistd.h>
 
+#include "daemon/core/health.h"
 #include "daemon/core/listener.h"
 #include "daemon/rpc/discover.h"
 #include "daemon/rpc/dispatch.h"
@@ -137,6 +138,24 @@ static void write_listeners(struct writer *writer, const struct core *core, cons
     write_close(writer, ']');
 }
 
+static void write_degraded(struct writer *writer, struct core *core)
+{
+    health_look(core);
+    write_open(writer, "degraded", '[');
+    for (unsigned i = 0; i < AILMENTS; i++) {
+        if (!core->ailing[i].since_ms)
+            continue;
+        write_open(writer, NULL, '{');
+        write_string(writer, "what", ailment_name(i));
+        write_string(writer, "cause", core->ailing[i].cause);
+        write_string(writer, "remedy", ailment_remedy(i));
+        write_real(writer, "seconds", (double)(core_now(core) - core->ailing[i].since_ms) / 1e3);
+        write_close(writer, '}');
+    }
+    write_close(writer, ']');
+    write_number(writer, "degraded_times", core->counters.degraded);
+}
+
 void handle_STATUS(struct request *request, const struct STATUS_args *args)
 {
     struct core *core = request->core;
@@ -161,6 +180,7 @@ void handle_STATUS(struct request *request, const struct STATUS_args *args)
     write_number(writer, "reclaimed_sessions", core->counters.reclaimed_sessions);
     write_number(writer, "violations", core->counters.violations);
     write_number(writer, "lost", core->counters.lost);
+    write_degraded(writer, core);
     write_number(writer, "rss_bytes", resident_bytes());
     write_listeners(writer, core, &request->connection->who);
     write_close(writer, '}');

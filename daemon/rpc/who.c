@@ -6,6 +6,7 @@
 #include <sys/stat.h>
 
 #include "daemon/base/cleanup.h"
+#include "daemon/core/listener.h"
 #include "daemon/rpc/dispatch.h"
 #include "daemon/rpc/rows.h"
 

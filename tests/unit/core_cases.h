@@ -6,6 +6,7 @@ int core_books_cases(void);
 int core_code_cases(void);
 int core_copy_cases(void);
 int core_file_cases(void);
+int core_health_cases(void);
 int core_ledger_cases(void);
 int core_pool_cases(void);
 int core_quarantine_cases(void);
