@@ -15,15 +15,26 @@
  * in the store the restart itself would fail, and everything be lost. */
 #define NAMES_BYTES_MAX (120u * 1024)
 #define BARRIER_MS 5000 /* a keeper that is busy for so long is not waited for */
+#define AGAIN_MS 100    /* when a name that could not be taken back is tried again */
+
+/* An fd that the keeper has. */
+struct stored {
+    struct list node; /* unwanted, once it is */
+    char name[STORE_NAME_MAX];
+};
 
 struct store {
     uv_loop_t *loop;
     bool kept; /* there is a keeper */
     uint32_t max, n;
     size_t names_bytes;
-    void *names; /* tsearch: what the keeper has; what it refused is not there to be taken back */
+    void *names;          /* tsearch, struct stored's: what it refused is not there to be taken back */
+    struct list unwanted; /* struct stored: to be taken back, but the word could not be sent */
+    uv_timer_t again;
     bool full_said;
-    struct list sent;   /* struct store_request: not covered by a barrier yet */
+    struct list unsent; /* struct store_request: tried again, for as long as a barrier is waited for */
+    unsigned tries;
+    struct list sent;   /* not covered by a barrier yet */
     struct list fenced; /* covered by the one under way */
     int barrier_fd;     /* -1: none */
     uv_poll_t barrier;
@@ -45,11 +56,14 @@ int store_new(uv_loop_t *loop, uint32_t max, struct store **ret)
     store->kept = getenv("NOTIFY_SOCKET") != NULL;
     store->max = limit && strtoul(limit, NULL, 10) ? (uint32_t)strtoul(limit, NULL, 10) : max;
     store->barrier_fd = -1;
+    list_init(&store->unsent);
     list_init(&store->sent);
     list_init(&store->fenced);
+    list_init(&store->unwanted);
     uv_timer_init(loop, &store->patience);
-    store->patience.data = store->barrier.data = store;
-    store->open_handles = 1;
+    uv_timer_init(loop, &store->again);
+    store->patience.data = store->again.data = store->barrier.data = store;
+    store->open_handles = 2;
     *ret = store;
     return 0;
 }
@@ -59,14 +73,35 @@ static int by_name(const void *a, const void *b)
     return strcmp(a, b);
 }
 
-void store_count(struct store *store, const char *name)
+/* Room for it in the books is there before it is with the keeper. NULL: memory is out. */
+static struct stored *stored_new(struct store *store, const char *name)
 {
-    char *copy = strdup(name);
+    struct stored *stored = calloc(1, sizeof(*stored));
 
-    if (!copy || !tsearch(copy, &store->names, by_name))
-        free(copy); /* memory is out: this one stays with the keeper until the next start drops it */
+    if (!stored)
+        return NULL;
+    list_init(&stored->node);
+    snprintf(stored->name, sizeof(stored->name), "%s", name);
+    if (!tsearch(stored->name, &store->names, by_name)) {
+        free(stored);
+        return NULL;
+    }
     store->n++;
     store->names_bytes += strlen(name) + 1;
+    return stored;
+}
+
+static void stored_free(struct store *store, struct stored *stored)
+{
+    list_unlink(&stored->node);
+    store->n--;
+    store->names_bytes -= strlen(stored->name) + 1;
+    free(stored);
+}
+
+int store_count(struct store *store, const char *name)
+{
+    return tfind(name, &store->names, by_name) || stored_new(store, name) ? 0 : -ENOMEM;
 }
 
 static bool has_room(struct store *store, const char *name)
@@ -162,24 +197,25 @@ static void start_barrier(struct store *store)
     uv_timer_start(&store->patience, out_of_patience, BARRIER_MS, 0);
 }
 
-void store_put(struct store *store, struct store_request *request)
+/* As sd_notify: above 0 if the keeper has it. */
+static int give(struct store *store, const struct store_request *request)
 {
+    struct stored *stored = stored_new(store, request->name);
     char words[STORE_NAME_MAX + 64];
 
-    list_init(&request->node);
-    if (!store->kept || !has_room(store, request->name)) {
-        request->done(request);
-        return;
-    }
+    if (!stored)
+        return -ENOMEM;
     snprintf(words, sizeof(words), "FDSTORE=1\nFDNAME=%s\nFDPOLL=0", request->name);
     int error = sd_pid_notify_with_fds(0, 0, words, &request->fd, 1);
     if (error <= 0) {
-        log_warning("%s could not be given to the service manager: %s; a restart loses it", request->name,
-                    strerror(-error));
-        request->done(request);
-        return;
+        tdelete(stored->name, &store->names, by_name);
+        stored_free(store, stored);
     }
-    store_count(store, request->name);
+    return error;
+}
+
+static void given(struct store *store, struct store_request *request)
+{
     if (store->flushed) {
         request->done(request);
         return;
@@ -189,20 +225,85 @@ void store_put(struct store *store, struct store_request *request)
         start_barrier(store);
 }
 
+/* As sd_notify: above 0 if the word was sent. */
+static int take_back(const struct stored *stored)
+{
+    char words[STORE_NAME_MAX + 32];
+
+    snprintf(words, sizeof(words), "FDSTOREREMOVE=1\nFDNAME=%s", stored->name);
+    return sd_notify(0, words);
+}
+
+static void give_up(struct store_request *request, int error)
+{
+    log_warning("%s could not be given to the service manager: %s; a restart loses it", request->name,
+                strerror(-error));
+    request->done(request);
+}
+
+static void try_again(uv_timer_t *timer)
+{
+    struct store *store = timer->data;
+    struct list unsent;
+
+    list_for_each_safe (node, &store->unwanted) {
+        struct stored *stored = list_entry(node, struct stored, node);
+        if (take_back(stored) > 0)
+            stored_free(store, stored);
+    }
+    /* Moved aside first: done may put the next ones. */
+    list_move_all(&unsent, &store->unsent);
+    store->tries = list_empty(&unsent) ? 0 : store->tries + 1;
+    for (struct list *node; (node = list_first(&unsent));) {
+        struct store_request *request = list_entry(node, struct store_request, node);
+        list_unlink(node);
+        int error = give(store, request);
+        if (error > 0)
+            given(store, request);
+        else if (store->tries < BARRIER_MS / AGAIN_MS && !store->flushed)
+            list_append(&store->unsent, node);
+        else
+            give_up(request, error);
+    }
+    if (!list_empty(&store->unwanted) || !list_empty(&store->unsent))
+        uv_timer_start(&store->again, try_again, AGAIN_MS, 0);
+}
+
+void store_put(struct store *store, struct store_request *request)
+{
+    list_init(&request->node);
+    if (!store->kept || !has_room(store, request->name)) {
+        request->done(request);
+        return;
+    }
+    int error = give(store, request);
+    if (error > 0) {
+        given(store, request);
+    } else if (store->flushed) {
+        give_up(request, error);
+    } else {
+        list_append(&store->unsent, &request->node);
+        uv_timer_start(&store->again, try_again, AGAIN_MS, 0);
+    }
+}
+
 void store_remove(struct store *store, const char *name)
 {
     char **found = tfind(name, &store->names, by_name);
 
     if (!found)
         return;
-    char *counted = *found;
+    struct stored *stored = container_of(*found, struct stored, name);
     tdelete(name, &store->names, by_name);
-    free(counted);
-    if (sd_notifyf(0, "FDSTOREREMOVE=1\nFDNAME=%s", name) <= 0)
-        log_warning("%s could not be taken back from the service manager", name);
-    store->n--;
-    store->names_bytes -= strlen(name) + 1;
     store->full_said = false;
+    int error = take_back(stored);
+    if (error > 0) {
+        stored_free(store, stored);
+        return;
+    }
+    log_warning("%s cannot be taken back from the service manager yet: %s; trying again", name, strerror(-error));
+    list_append(&store->unwanted, &stored->node);
+    uv_timer_start(&store->again, try_again, AGAIN_MS, 0);
 }
 
 bool store_ends_with_unit(const struct store *store)
@@ -215,20 +316,29 @@ bool store_ends_with_unit(const struct store *store)
 void store_flush(struct store *store)
 {
     store->flushed = true;
+    try_again(&store->again);
     finish(&store->fenced);
     finish(&store->sent);
+}
+
+static void free_name(void *name)
+{
+    free(container_of(name, struct stored, name));
 }
 
 struct store *store_free(struct store *store)
 {
     if (!store)
         return NULL;
-    tdestroy(store->names, free);
+    list_for_each_safe (node, &store->unwanted)
+        stored_free(store, list_entry(node, struct stored, node));
+    tdestroy(store->names, free_name);
     store->names = NULL;
     if (store->barrier_open && !uv_is_closing((uv_handle_t *)&store->barrier)) {
         uv_close((uv_handle_t *)&store->barrier, barrier_closed);
         store->barrier_fd = fd_close(store->barrier_fd);
     }
     uv_close((uv_handle_t *)&store->patience, barrier_closed);
+    uv_close((uv_handle_t *)&store->again, barrier_closed);
     return NULL;
 }

@@ -10,8 +10,8 @@ struct store;
 
 /* max: fds that the keeper takes (FileDescriptorStoreMax). Without a keeper every request is done at once. */
 int store_new(uv_loop_t *loop, uint32_t max, struct store **ret);
-/* An fd of that name was there when we started. */
-void store_count(struct store *store, const char *name);
+/* An fd of that name was there when we started. 0 or -ENOMEM: then it would stay there for ever. */
+int store_count(struct store *store, const char *name);
 /* request->done follows, from the loop or at once. */
 void store_put(struct store *store, struct store_request *request);
 void store_remove(struct store *store, const char *name);
