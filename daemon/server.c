@@ -145,16 +145,27 @@ int server_new(const struct setup *setup, const struct config *config, struct se
     return error;
 }
 
+/* Without all of them the ledger's memory would count as lost: better to end, and be started again with them. */
+static bool take_passed(struct server *server)
+{
+    char why[160];
+    int error = passed_take(&server->passed);
+
+    for (size_t i = 0; error >= 0 && i < server->passed.n_kept; i++)
+        error = store_count(server->store, server->passed.kept[i].name);
+    if (error >= 0)
+        return true;
+    snprintf(why, sizeof(why), "the fds that the service manager passed cannot be taken: %s; restart to try again",
+             strerror(-error));
+    server_fail(server, why);
+    return false;
+}
+
 int server_start(struct server *server)
 {
     static const int signals[3] = {SIGTERM, SIGINT, SIGHUP};
 
-    int error = passed_take(&server->passed);
-    if (error < 0)
-        log_warning("the fds that the service manager passed cannot be read: %s", strerror(-error));
-    for (size_t i = 0; i < server->passed.n_kept; i++)
-        store_count(server->store, server->passed.kept[i].name);
-    if (!server_take_directories(server) || !spill_key_find(server) || listeners_add(server) < 0)
+    if (!take_passed(server) || !server_take_directories(server) || !spill_key_find(server) || listeners_add(server) < 0)
         return -1;
     for (unsigned i = 0; i < 3; i++)
         uv_signal_start(&server->signals[i], on_signal, signals[i]);
