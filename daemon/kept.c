@@ -33,20 +33,27 @@ int keeper_open(struct keeper *keeper)
     return 0;
 }
 
-static bool keep(struct keeper *keeper, const char *name, int fd)
+/* For all that the next datagram may bring. */
+static bool make_room(struct keeper *keeper)
 {
-    if (keeper->n == keeper->room) {
-        unsigned room = keeper->room ? keeper->room * 2 : 64;
-        struct kept *grown = realloc(keeper->kept, room * sizeof(*grown));
-        if (!grown)
-            return false;
-        keeper->kept = grown;
-        keeper->room = room;
-    }
+    unsigned room = keeper->room * 2 + FDS_A_DATAGRAM;
+
+    if (keeper->room - keeper->n >= FDS_A_DATAGRAM)
+        return true;
+    struct kept *grown = realloc(keeper->kept, room * sizeof(*grown));
+    if (!grown)
+        return false;
+    keeper->kept = grown;
+    keeper->room = room;
+    return true;
+}
+
+static void keep(struct keeper *keeper, const char *name, int fd)
+{
     struct kept *kept = &keeper->kept[keeper->n++];
+
     snprintf(kept->name, sizeof(kept->name), "%s", name);
     kept->fd = fd;
-    return true;
 }
 
 static void drop(struct keeper *keeper, const char *name)
@@ -117,9 +124,10 @@ static void obey(struct keeper *keeper, char *text, struct ancillary *with)
     }
     if (remove)
         drop(keeper, name);
-    for (unsigned i = 0; store && i < with->n; i++)
-        if (keep(keeper, name, with->fds[i]))
-            with->fds[i] = -1; /* consume fd */
+    for (unsigned i = 0; store && i < with->n; i++) {
+        keep(keeper, name, with->fds[i]);
+        with->fds[i] = -1; /* consume fd */
+    }
 }
 
 void keeper_receive(struct keeper *keeper, pid_t child)
@@ -127,7 +135,8 @@ void keeper_receive(struct keeper *keeper, pid_t child)
     static char text[4096];
     static struct ancillary with;
 
-    while (receive(keeper->socket, text, sizeof(text), &with) >= 0) {
+    /* Without memory it stays in the socket, unconfirmed, until there is some. */
+    while (make_room(keeper) && receive(keeper->socket, text, sizeof(text), &with) >= 0) {
         if (with.sender == child)
             obey(keeper, text, &with);
         /* A barrier's pipe is among them: closing it is the answer. */
