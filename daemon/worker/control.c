@@ -256,6 +256,10 @@ int control_serve(int fd)
                                                 : "the packet is malformed");
             continue;
         }
+        if (error == -ENOMEM || error == -ENOBUFS) {
+            nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL); /* the kernel's want passes; the packet is still there */
+            continue;
+        }
         if (error)
             break;
         handle(&packet);
