@@ -67,8 +67,8 @@ static void read_requests(struct link *link)
     for (unsigned i = 0; i < LINK_PACKETS_A_WAKEUP && !link->doomed && (link->watching & UV_READABLE); i++) {
         int error = packet_receive(link->fd, &link->packet);
 
-        if (error == -EAGAIN)
-            break;
+        if (error == -EAGAIN || error == -ENOMEM || error == -ENOBUFS)
+            break; /* the kernel's want of memory is not the client's: what it sent is still there */
         if (error == -EPROTO)
             link_violation(
                 link, "a packet that is shorter than a header, larger than a packet may be, or miscounts its fds");

@@ -113,10 +113,10 @@ static int send_now(struct link *link, const struct packet_header *header, const
     return error;
 }
 
-/* True if the link is past help; false also if it has no room now. */
+/* True if the link is past help; false also if it, or the kernel, has no room now. */
 static bool is_fatal(struct link *link, int error)
 {
-    if (!error || error == -EAGAIN)
+    if (!error || error == -EAGAIN || error == -ENOMEM || error == -ENOBUFS)
         return false;
     if (error == -ETOOMANYREFS)
         link_doom(link, HBM_E_LIMIT, "too many file descriptors wait unread in its sockets (account_unread_fds)");
