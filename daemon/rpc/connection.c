@@ -94,8 +94,8 @@ static void run_text(struct connection *connection, const char *text, size_t siz
 
     if (!code && !item)
         code = INTERNAL_ERROR, why = "no memory to read the line";
-    if (!code && scan_has_duplicates(item))
-        code = PARSE_ERROR, why = "an object names a member twice";
+    if (!code)
+        code = scan_names(item, &why);
     if (!code && cJSON_IsArray(item) && !item->child)
         code = INVALID_REQUEST, why = "an empty batch";
     if (code) {

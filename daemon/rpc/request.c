@@ -70,8 +70,8 @@ struct request *request_returned(struct call *call)
     return request->connection ? request : request_free(request);
 }
 
-/* Sets request->id to the text of an id. False with a sentence in *why. */
-static bool take_id(struct request *request, const cJSON *id, const char **why)
+/* Sets request->id to the text of an id. 0, INVALID_REQUEST or INTERNAL_ERROR with a sentence in *why. */
+static int take_id(struct request *request, const cJSON *id, const char **why)
 {
     struct writer text = {0};
 
@@ -85,15 +85,15 @@ static bool take_id(struct request *request, const cJSON *id, const char **why)
     else if (cJSON_IsNumber(id) && fabs(id->valuedouble) <= ID_LARGEST)
         write_real(&text, NULL, id->valuedouble);
     else
-        return false;
+        return INVALID_REQUEST;
     write_bytes(&text, "", 1);
     *why = "no memory for the id";
     if (text.state != WRITER_FINE) {
         writer_clear(&text);
-        return false;
+        return INTERNAL_ERROR;
     }
     request->id = text.bytes;
-    return true;
+    return 0;
 }
 
 static const cJSON *member(const cJSON *item, const char *name)
@@ -115,13 +115,13 @@ static const char *envelope_fault(const cJSON *item)
     return NULL;
 }
 
-static void reject(struct request *request, const char *why)
+static void reject(struct request *request, int code, const char *why)
 {
     /* What is no valid request is no notification either: it is answered, under null where it has no id. */
     if (!request->id)
         request->id = strdup("null");
     if (request->id)
-        answer_refuse(request, INVALID_REQUEST, "%s", why);
+        answer_refuse(request, code, "%s", why);
     else
         connection_doom(request->connection);
 }
@@ -136,12 +136,13 @@ void request_run(struct connection *connection, struct batch *batch, const cJSON
     if (!request)
         return;
     if (!cJSON_IsObject(item))
-        return reject(request, "a request is an object");
-    if (id && !take_id(request, id, &why))
-        return reject(request, why);
+        return reject(request, INVALID_REQUEST, "a request is an object");
+    int error = id ? take_id(request, id, &why) : 0;
+    if (error)
+        return reject(request, error, why);
     why = envelope_fault(item);
     if (why)
-        return reject(request, why);
+        return reject(request, INVALID_REQUEST, why);
 
     const char *name = member(item, "method")->valuestring;
     const struct method *method = method_by_name(name);

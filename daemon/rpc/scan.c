@@ -226,30 +226,32 @@ static int by_text(const void *a, const void *b)
     return strcmp(*(const char *const *)a, *(const char *const *)b);
 }
 
-static bool names_repeat(const cJSON *object)
+static int names_of_one(const cJSON *object, const char **why)
 {
     size_t n = (size_t)cJSON_GetArraySize(object), i = 0;
     const cJSON *member;
 
     if (n < 2)
-        return false;
+        return 0;
     _cleanup_free_ const char **names = calloc(n, sizeof(*names));
-    if (!names)
-        return true;
+    if (!names) {
+        *why = "no memory to read the line";
+        return INTERNAL_ERROR;
+    }
     cJSON_ArrayForEach(member, object) names[i++] = member->string;
     qsort(names, n, sizeof(*names), by_text);
+    *why = "an object names a member twice";
     for (i = 1; i < n; i++)
         if (!strcmp(names[i - 1], names[i]))
-            return true;
-    return false;
+            return PARSE_ERROR;
+    return 0;
 }
 
-bool scan_has_duplicates(const cJSON *value)
+int scan_names(const cJSON *value, const char **why)
 {
+    int code = cJSON_IsObject(value) ? names_of_one(value, why) : 0;
     const cJSON *child;
 
-    if (cJSON_IsObject(value) && names_repeat(value))
-        return true;
-    cJSON_ArrayForEach(child, value) if (scan_has_duplicates(child)) return true;
-    return false;
+    cJSON_ArrayForEach(child, value) if (!code) code = scan_names(child, why);
+    return code;
 }

@@ -15,5 +15,6 @@
 int scan_line(const char *text, size_t size, const char **why);
 
 struct cJSON;
-/* Two members of one object share a name, at any depth; also when memory for finding out is out. */
-bool scan_has_duplicates(const struct cJSON *value);
+/* PARSE_ERROR with a sentence if two members of one object share a name, at any depth; INTERNAL_ERROR if there is no
+ * memory to find out. */
+int scan_names(const struct cJSON *value, const char **why);
