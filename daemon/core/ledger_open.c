@@ -157,6 +157,8 @@ int ledger_read(struct ledger *ledger)
     ledger->since = header.since > LEDGER_SINCE ? header.since : LEDGER_SINCE;
     ledger->epoch = header.epoch;
     index_file(ledger, bytes, size);
+    if (ledger->partial) /* rows would count as never written: better no start than one without them */
+        return -ENOMEM;
     if (ledger->size < size && ftruncate(ledger->fd, (off_t)ledger->size) < 0)
         return -errno;
     /* Rows that older builds may not pass over come after a head that says so. */

@@ -58,14 +58,17 @@ static int each(struct readopt *readopt, struct rows rows, enum ledger_type type
     return error;
 }
 
-static void each_again(struct readopt *readopt, struct rows rows, enum ledger_type type,
-                       void (*link)(struct readopt *, struct ledger_row *))
+static int each_again(struct readopt *readopt, struct rows rows, enum ledger_type type,
+                      int (*link)(struct readopt *, struct ledger_row *))
 {
-    for (size_t i = 0; i < rows.n; i++) {
+    int error = 0;
+
+    for (size_t i = 0; i < rows.n && !error; i++) {
         struct ledger_row row = rows.at[i];
         if (row.type == type)
-            link(readopt, &row);
+            error = link(readopt, &row);
     }
+    return error;
 }
 
 static void say_lost(struct core *core, const struct arena *arena)
@@ -123,8 +126,10 @@ static int adopt_all(struct readopt *readopt, struct rows rows)
         error = each(readopt, rows, LEDGER_MODEL, readopt_model);
     if (!error)
         error = each(readopt, rows, LEDGER_BUFFER, readopt_buffer);
-    each_again(readopt, rows, LEDGER_BUFFER, readopt_scale);
-    each_again(readopt, rows, LEDGER_MODEL, readopt_model_order);
+    if (!error)
+        error = each_again(readopt, rows, LEDGER_BUFFER, readopt_scale);
+    if (!error)
+        error = each_again(readopt, rows, LEDGER_MODEL, readopt_model_order);
     if (!error)
         error = each(readopt, rows, LEDGER_SESSION, readopt_session);
     if (!error)

@@ -23,7 +23,7 @@ int readopt_arena(struct readopt *readopt, struct ledger_row *row);
 int readopt_model(struct readopt *readopt, struct ledger_row *row);
 int readopt_buffer(struct readopt *readopt, struct ledger_row *row);
 /* After all buffers: links scales, and models with their buffers. */
-void readopt_scale(struct readopt *readopt, struct ledger_row *row);
-void readopt_model_order(struct readopt *readopt, struct ledger_row *row);
+int readopt_scale(struct readopt *readopt, struct ledger_row *row);
+int readopt_model_order(struct readopt *readopt, struct ledger_row *row);
 int readopt_session(struct readopt *readopt, struct ledger_row *row);
 int readopt_lease(struct readopt *readopt, struct ledger_row *row);

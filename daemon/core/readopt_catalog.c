@@ -29,6 +29,15 @@ static int drop_row(struct readopt *readopt, const struct ledger_row *row, const
     return 0;
 }
 
+/* Under its name again, unless another has it now. 0 or -ENOMEM. */
+static int list_again(void **names, struct owner scope, const char *name, void *object, bool *listed)
+{
+    int error = names_add(names, scope, name, object);
+
+    *listed = !error;
+    return error == -EEXIST ? 0 : error;
+}
+
 /* ---- Extents ---- */
 
 /* A device that is configured no longer still has a name, and arenas that are lost with it. */
@@ -161,12 +170,11 @@ int readopt_model(struct readopt *readopt, struct ledger_row *row)
     snprintf(store, sizeof(store), "m-%016" PRIx64, model->id);
     model->metadata_fd = metadata_bytes ? readopt_take_sized(readopt, store, metadata_bytes) : -1;
     model->metadata_bytes = model->metadata_fd >= 0 ? metadata_bytes : 0;
-    model->listed = listed && names_add(&core->model_names, owner_scope(owner, shared), model->name, model) == 0;
     list_init(&model->buffers);
     list_init(&model->waiters);
     list_append(&core->models, &model->node);
     core->n_models++;
-    return 0;
+    return listed ? list_again(&core->model_names, owner_scope(owner, shared), model->name, model, &model->listed) : 0;
 }
 
 /* Of an arena's buffers that are the model's, one is to be counted: the first, wherever in the table it comes. */
@@ -180,7 +188,7 @@ static bool stands_for_its_arena(const struct buffer *buffer)
     return false;
 }
 
-void readopt_model_order(struct readopt *readopt, struct ledger_row *row)
+int readopt_model_order(struct readopt *readopt, struct ledger_row *row)
 {
     struct model *model = model_get(readopt->core, row->id);
     struct unpack *in = &row->payload;
@@ -202,6 +210,7 @@ void readopt_model_order(struct readopt *readopt, struct ledger_row *row)
         model->n_buffers++;
         model->n_arenas += stands_for_its_arena(buffer);
     }
+    return 0;
 }
 
 /* ---- Buffers ---- */
@@ -257,20 +266,19 @@ int readopt_buffer(struct readopt *readopt, struct ledger_row *row)
     buffer->arena = arena;
     buffer->model = model;
     buffer->name = TAKE_PTR(copy);
-    /* A model that lost its name to another has lost its buffers' names too; a scale's follows its parent's. */
-    buffer->listed =
-        listed && buffer->name && !parent && (!model || model->listed) &&
-        names_add(&core->buffer_names, owner_scope(arena->owner, arena->shared), buffer->name, buffer) == 0;
     list_init(&buffer->model_node);
     list_append(&core->buffers, &buffer->node);
     insert_by_offset(arena, buffer);
     account_charge_anyway(account, ACCOUNT_BUFFERS, 1);
     core->n_buffers++;
-    TAKE_PTR(buffer); /* the catalog's now */
-    return 0;
+    struct buffer *kept = TAKE_PTR(buffer); /* the catalog's now */
+    /* A model that lost its name to another has lost its buffers' names too; a scale's follows its parent's. */
+    if (!listed || !kept->name || parent || (model && !model->listed))
+        return 0;
+    return list_again(&core->buffer_names, owner_scope(arena->owner, arena->shared), kept->name, kept, &kept->listed);
 }
 
-void readopt_scale(struct readopt *readopt, struct ledger_row *row)
+int readopt_scale(struct readopt *readopt, struct ledger_row *row)
 {
     struct buffer *buffer = buffer_get(readopt->core, row->id);
     struct unpack *in = &row->payload;
@@ -281,11 +289,11 @@ void readopt_scale(struct readopt *readopt, struct ledger_row *row)
     unpack_u64(in);
     struct buffer *parent = buffer_get(readopt->core, unpack_u64(in));
     if (!buffer || !parent || parent == buffer || parent->arena != buffer->arena)
-        return;
+        return 0;
     if (parent->scale || parent->parent || buffer->scale) /* one each, and a scale has none */
-        return;
+        return 0;
     buffer->parent = parent;
     parent->scale = buffer;
-    if (buffer->name && parent->listed)
-        buffer_list(buffer, ignored);
+    int error = buffer->name && parent->listed ? buffer_list(buffer, ignored) : 0;
+    return error == HBM_E_NO_MEMORY ? -ENOMEM : 0;
 }

@@ -102,9 +102,9 @@ static void read_word(struct mapping *mapping)
     mapping->present = !(lockword_withdraw(&mapping->session->words[mapping->slot]) & LOCKWORD_AWAY);
 }
 
-/* stale is set if the row names another extent than what is mapped. */
-static struct mapping *read_mapping(struct readopt *readopt, struct session *session, struct unpack *in,
-                                    bool *stale)
+/* 0, -ENOENT or -ENOMEM. stale is set if the row names another extent than what is mapped. */
+static int read_mapping(struct readopt *readopt, struct session *session, struct unpack *in, bool *stale,
+                        struct mapping **ret)
 {
     struct core *core = readopt->core;
     uint32_t slot = unpack_u32(in), access = unpack_u32(in);
@@ -112,16 +112,19 @@ static struct mapping *read_mapping(struct readopt *readopt, struct session *ses
     struct extent *extent = idmap_get(&core->ids, unpack_u64(in), ID_EXTENT);
 
     if (in->failed || slot >= LOCKWORD_SLOTS)
-        return NULL;
+        return -ENOENT;
     *stale |= !extent;
-    if (session->slots[slot])
-        return session->slots[slot];
+    *ret = session->slots[slot];
+    if (*ret)
+        return 0;
+    /* An arena that is no more is no reason to take the memory from whoever still has it mapped. */
     if (!extent)
         extent = arena ? arena->extent : NULL;
-    /* An arena that is no more is no reason to take the memory from whoever still has it mapped. */
-    struct mapping *mapping = extent ? calloc(1, sizeof(*mapping)) : NULL;
+    if (!extent)
+        return -ENOENT;
+    struct mapping *mapping = calloc(1, sizeof(*mapping));
     if (!mapping)
-        return NULL;
+        return -ENOMEM;
     *mapping = (struct mapping){
         .session = session, .arena = arena, .extent = extent_ref(extent), .access = access, .slot = slot};
     session->slots[slot] = mapping;
@@ -131,7 +134,8 @@ static struct mapping *read_mapping(struct readopt *readopt, struct session *ses
     else
         list_init(&mapping->arena_node);
     read_word(mapping);
-    return mapping;
+    *ret = mapping;
+    return 0;
 }
 
 static void count(struct lease *lease)
@@ -173,8 +177,11 @@ int readopt_lease(struct readopt *readopt, struct ledger_row *row)
     count(lease);
     bool stale = false;
     while (lease->n_mappings < n) {
-        struct mapping *mapping = read_mapping(readopt, session, in, &stale);
-        if (!mapping) {
+        struct mapping *mapping = NULL;
+        int error = read_mapping(readopt, session, in, &stale, &mapping);
+        if (error == -ENOMEM)
+            return error;
+        if (error) {
             log_warning("ledger: a lease of pid %d maps memory that did not come back", session->pid);
             lease_free(lease);
             return 0;
