@@ -48,17 +48,18 @@ int buffer_rename(struct buffer *buffer, const char *name, char *detail)
         snprintf(detail, HBM_DETAIL_MAX, "the owner is out of memory for its own tables");
         return HBM_E_NO_MEMORY;
     }
-    buffer_unlist(buffer);
+    if (was_listed && !strcmp(old, name))
+        return 0;
     buffer->name = copy;
     int error = buffer_list(buffer, detail);
     if (error) {
-        char ignored[HBM_DETAIL_MAX];
         buffer->name = old;
-        if (was_listed)
-            buffer_list(buffer, ignored);
         return error;
     }
     TAKE_PTR(copy);
+    /* Only now: there might be no memory to enter it again. */
+    if (was_listed)
+        names_remove(&buffer->core->buffer_names, name_scope(buffer->arena), old);
     free(old);
     ledger_put_buffer(buffer->core, buffer);
     return 0;
