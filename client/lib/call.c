@@ -259,7 +259,8 @@ void conn_send(struct conn *conn, uint32_t opcode, const void *request)
     if (!up)
         return;
     pthread_mutex_lock(&conn->send_mutex);
-    packet_send(conn->socket, &header, request, wire_row(opcode)->request_size, NULL, 0);
+    while (conn_lacks_memory(packet_send(conn->socket, &header, request, wire_row(opcode)->request_size, NULL, 0)))
+        ; /* nobody would say it again */
     pthread_mutex_unlock(&conn->send_mutex);
     pthread_mutex_lock(&conn->mutex);
     if (--conn->senders == 0 && conn->state != CONN_UP)

@@ -20,6 +20,8 @@ struct conn_call {
 
 /* Reads one packet, or the end, with the mutex let go meanwhile. */
 void conn_read_one(struct conn *conn);
+/* True after a moment's wait if that was for want of memory in the kernel, which passes. */
+bool conn_lacks_memory(int error);
 void conn_hand_turn_on(struct conn *conn);
 /* In the epoll set, or out of it. */
 void conn_arm(struct conn *conn, bool on);

@@ -23,12 +23,11 @@ void conn_fds_clear(struct conn_fds *fds)
     *fds = (struct conn_fds){0};
 }
 
+/* False without memory for their numbers. */
 static bool gather_fds(struct conn_fds *fds, struct packet *packet)
 {
     unsigned need = fds->n + packet->n_fds;
 
-    if (need > TABLE_ARENAS_MAX + 1)
-        return false;
     if (need > fds->room) {
         int *grown = reallocarray(fds->fds, need, sizeof(int));
         if (!grown)
@@ -125,6 +124,15 @@ static void take_event(struct conn *conn, const struct packet *packet)
     /* OP_ENDED and events of later versions ask nothing of this side. */
 }
 
+/* The packet was read, but this process had no room for its descriptors: that one call fails, the rest goes on. */
+static void lose_fds(struct conn_call *call, const struct packet *packet, const char *sentence)
+{
+    if (!call->started)
+        memcpy(call->reply, packet->body, call->row->reply_size);
+    snprintf(call->detail, sizeof(call->detail), "%s", sentence);
+    finish(call, HBM_E_SYSTEM);
+}
+
 static void take_reply(struct conn *conn, struct packet *packet)
 {
     struct conn_call *call = find_call(conn, packet->header.serial);
@@ -147,34 +155,27 @@ static void take_reply(struct conn *conn, struct packet *packet)
     if (!call->started)
         memcpy(call->reply, packet->body, packet->body_size);
     call->started = true;
-    if (!gather_fds(&call->fds, packet))
+    if (call->fds.n + packet->n_fds > TABLE_ARENAS_MAX + 1)
         return die_of_nonsense(conn, "the daemon answered with more descriptors than a model has arenas");
-    if (!packet->header.more)
+    if (!gather_fds(&call->fds, packet))
+        lose_fds(call, packet, "no memory is left in this process for descriptors");
+    else if (!packet->header.more)
         finish(call, 0);
-}
-
-/* The packet was read, but this process had no room for its descriptors: that one call fails, the rest goes on. */
-static void lose_fds(struct conn *conn, const struct packet *packet)
-{
-    struct conn_call *call = find_call(conn, packet->header.serial);
-
-    if (!call)
-        return;
-    if (!call->started)
-        memcpy(call->reply, packet->body, call->row->reply_size);
-    snprintf(call->detail, sizeof(call->detail), "no file descriptors are left in this process (RLIMIT_NOFILE)");
-    finish(call, HBM_E_SYSTEM);
 }
 
 static void deliver(struct conn *conn, int error, struct packet *packet)
 {
-    if (error == -EMFILE) {
-        lose_fds(conn, packet);
+    struct conn_call *call = error == -EMFILE ? find_call(conn, packet->header.serial) : NULL;
+
+    if (call) {
+        lose_fds(call, packet, "no file descriptors are left in this process (RLIMIT_NOFILE)");
+    } else if (error == -EMFILE) {
+        /* The rest of a reply whose first descriptors were lost. */
     } else if (error == -EPIPE && !conn->ending) {
         /* A peer that closed with our packets unread gives a reset first, and its last words (GOODBYE) after it. */
         conn->ending = true;
         shutdown(conn->socket, SHUT_RDWR);
-    } else if (error == -EPIPE) {
+    } else if (error && error != -EPROTO) {
         die(conn);
     } else if (error) {
         die_of_nonsense(conn, "the daemon sent a malformed packet");
@@ -186,6 +187,14 @@ static void deliver(struct conn *conn, int error, struct packet *packet)
     packet_close_fds(packet);
 }
 
+bool conn_lacks_memory(int error)
+{
+    if (error != -ENOMEM && error != -ENOBUFS)
+        return false;
+    nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+    return true;
+}
+
 void conn_read_one(struct conn *conn)
 {
     struct packet packet;
@@ -194,9 +203,11 @@ void conn_read_one(struct conn *conn)
     pthread_mutex_unlock(&conn->mutex);
     packet.header = (struct packet_header){0};
     int error = packet_receive(conn->socket, &packet);
+    bool later = conn_lacks_memory(error); /* the packet is still there */
     pthread_mutex_lock(&conn->mutex);
     conn->reading = false;
-    deliver(conn, error, &packet);
+    if (!later)
+        deliver(conn, error, &packet);
     if (conn->state != CONN_UP)
         pthread_cond_broadcast(&conn->changed);
 }
