@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "client/ctl/report.h"
 #include "client/ctl/scoped.h"
 #include "client/ctl/text.h"
 #include "client/ctl/units.h"
@@ -13,7 +14,7 @@ static char *copy(const char *text)
     char *twin = strdup(text);
 
     if (!twin)
-        abort();
+        out_of_memory();
     return twin;
 }
 
@@ -26,7 +27,7 @@ static char *joined(const cJSON *list, const char *between, const char *none, ch
     const cJSON *item;
 
     if (!out)
-        abort();
+        out_of_memory();
     cJSON_ArrayForEach(item, list)
     {
         _cleanup_free_ char *piece = one(item);
@@ -35,7 +36,9 @@ static char *joined(const cJSON *list, const char *between, const char *none, ch
     if (!list->child)
         fputs(none, out);
     fclose(out);
-    return text ? text : copy(none);
+    if (!text)
+        out_of_memory();
+    return text;
 }
 
 char *cell_text(const cJSON *item)
@@ -53,7 +56,9 @@ char *cell_text(const cJSON *item)
     if (cJSON_IsArray(item))
         return joined(item, ", ", "-", cell_text);
     char *text = cJSON_PrintUnformatted(item);
-    return text ? text : copy("?");
+    if (!text)
+        out_of_memory();
+    return text;
 }
 
 char *cell_shape(const cJSON *shape)
@@ -69,7 +74,7 @@ static char *lease_text(const cJSON *lease)
 
     char *text = text_new("%s %s%s", pid, access, cJSON_IsFalse(locked) ? " unlocked" : "");
     if (!text)
-        abort();
+        out_of_memory();
     return text;
 }
 

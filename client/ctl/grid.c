@@ -28,7 +28,7 @@ void grid_take(struct grid *grid, char *cell)
         unsigned room = grid->room ? grid->room * 2 : 64;
         char **grown = reallocarray(grid->cells, room, sizeof(*grown));
         if (!grown)
-            abort(); /* a table that small memory cannot hold: there is nothing to tell it with either */
+            out_of_memory();
         grid->cells = grown;
         grid->room = room;
     }
@@ -45,7 +45,7 @@ void grid_cell(struct grid *grid, const char *format, ...)
     cell = text_new_va(format, arguments);
     va_end(arguments);
     if (!cell)
-        abort();
+        out_of_memory();
     grid_take(grid, cell);
 }
 

@@ -27,11 +27,19 @@ void report_clean(char *text)
     }
 }
 
+void out_of_memory(void)
+{
+    fputs("hbmctl: not enough memory in this process; try again with less running\n", stderr);
+    exit(EXIT_REFUSED);
+}
+
 void report_json(const cJSON *json)
 {
     _cleanup_free_ char *text = cJSON_PrintUnformatted(json);
 
-    puts(text ? text : "null");
+    if (!text)
+        out_of_memory();
+    puts(text);
 }
 
 static int tell(const struct cli *cli, const struct rpc_error *told)
@@ -53,10 +61,10 @@ static int tell(const struct cli *cli, const struct rpc_error *told)
     }
     _cleanup_free_ char *line = strdup(error->message);
     fflush(stdout);
-    if (line) {
-        report_clean(line);
-        fprintf(stderr, "hbmctl: %s\n", line);
-    }
+    if (!line)
+        out_of_memory();
+    report_clean(line);
+    fprintf(stderr, "hbmctl: %s\n", line);
     return status_of(error->code);
 }
 

@@ -24,5 +24,7 @@ int report_rows(const cJSON *rows);
 /* One line on stdout. */
 void report_json(const cJSON *json);
 
+/* For what prints: nothing can be shown, and nothing is left half made. */
+_Noreturn void out_of_memory(void);
 /* Overwrites control characters, so that a name cannot speak to the terminal. */
 void report_clean(char *text);
