@@ -42,6 +42,11 @@ $(UNIT_TESTS): $(BUILD)/tests/%: $(BUILD)/obj/tests/unit/%.o $$(call objects,$$(
 	@mkdir -p $(@D)
 	$(LINK) $^ -o $@ $(call pc,libs,cmocka $($*_LIBS)) -ldl -lm
 
+# Preloaded into any build, sanitized or not.
+$(BUILD)/tests/inject.so: tests/inject/inject.c
+	@mkdir -p $(@D)
+	$(CC) -std=gnu17 -D_GNU_SOURCE $(WARN) -O1 -g -fno-builtin -fno-omit-frame-pointer -fPIC -shared -pthread $< -o $@ -ldl
+
 $(BUILD)/obj/tests/%.o: EXTRA_CFLAGS = -Iclient $(if $(NVCC),-isystem $(CUDA_HOME)/include)
 
 # (at = "step"), an assignment as a condition, is how codec_gpu remembers which step failed.
@@ -67,13 +72,13 @@ $(CUDA_BENCHES): $(BUILD)/bench/%: $(BUILD)/obj/tests/bench/%.cu.o $$(WITH_KERNE
 
 # ---- Targets --------------------------------------------------------------------------------------------------------
 
-.PHONY: demo check check-gpu bench bench-gpu asan tsan format lint install clean
+.PHONY: demo check check-gpu inject bench bench-gpu asan tsan format lint install clean
 .PHONY: programs unit-tests gpu-tests tsan-tests benches
 
 programs: $(BINARIES)
-unit-tests: $(UNIT_TESTS) $(BUILD)/tests/sim
+unit-tests: $(UNIT_TESTS) $(BUILD)/tests/sim $(BUILD)/tests/inject.so
 tsan-tests: $(TSAN_TESTS)
-gpu-tests: $(GPU_TESTS)
+gpu-tests: $(GPU_TESTS) $(BUILD)/tests/inject.so
 benches: programs $(BENCHES) $(if $(NVCC),$(CUDA_BENCHES))
 
 demo: ## the whole job on a real model, on the GPU if there is one (MODEL=FILE.safetensors); installs what is missing
@@ -91,6 +96,11 @@ check-gpu: ## all tests of the CUDA side and all flows on the GPU; none may be w
 	@$(INSTALL_DEPS) build check
 	@$(MAKE) $(JOBS) --no-print-directory all gpu-tests
 	@tests/tools/check.sh gpu '$(BUILD)'
+
+inject: ## every call of memory and of the kernel fails once, in every flow (make check: a sample of them)
+	@$(INSTALL_DEPS) build check
+	@$(MAKE) $(JOBS) --no-print-directory asan
+	@tests/tools/check.sh inject '$(BUILD)' '$(BUILD)/asan'
 
 bench: ## measure the host device beside what the machine itself does
 	@$(INSTALL_DEPS) build bench

@@ -93,6 +93,16 @@ static int open_session(unsigned flags)
     return hbm_open(&options, &session);
 }
 
+/* Its leases and models go with it. */
+static void close_session(void)
+{
+    hbm_close(session);
+    session = NULL;
+    memset(leases, 0, sizeof(leases));
+    memset(models, 0, sizeof(models));
+    puts("ok");
+}
+
 static void leased(int error, hbm_lease *lease)
 {
     struct hbm_info info;
@@ -351,7 +361,7 @@ static void obey(void)
     else if (IS("exec"))
         printf("error SYSTEM %s\n", strerror(fds_after_exec()));
     else if (IS("close"))
-        hbm_close(session), session = NULL, puts("ok");
+        close_session();
     else
         memory_command(words[0], leases[i]);
 }

@@ -115,10 +115,13 @@ class Daemon:
                    "--state-dir", str(self.state_dir), *self.options]
         return command + ["--supervise"] * self.supervise
 
+    def launch(self):
+        with open(self.log_path, "ab") as log:
+            return subprocess.Popen(self.command(), stdout=log, stderr=log, stdin=subprocess.DEVNULL)
+
     def start(self):
         self.expect_death = False
-        with open(self.log_path, "ab") as log:
-            self.process = subprocess.Popen(self.command(), stdout=log, stderr=log, stdin=subprocess.DEVNULL)
+        self.process = self.launch()
         self.wait_ready()
         return self
 

@@ -1,10 +1,12 @@
 #!/usr/bin/env bash
 # Runs the tests that are built and adds up what their runners say. Ends with "N passed, N failed, N skipped".
-# usage: check.sh host BUILD ASAN_BUILD | gpu BUILD | tsan BUILD
+# usage: check.sh host BUILD ASAN_BUILD | inject BUILD ASAN_BUILD | gpu BUILD | tsan BUILD
 #
-# host  tests/check/*, unit tests, the simulation, short fuzzing and flows on sanitized builds; GPU programs say themselves that they are waived
-# gpu   tests/gpu/* and the flows on the plain build; on a machine with a GPU nothing may be waived
-# tsan  the unit tests of that build
+# host    tests/check/*, unit tests, the simulation, short fuzzing, a sample of injected failures and flows on sanitized builds;
+#         GPU programs say themselves that they are waived
+# gpu     tests/gpu/* and the flows on the plain build; on a machine with a GPU nothing may be waived
+# inject  all failures, in all flows, on the sanitized build
+# tsan    the unit tests of that build
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
@@ -117,16 +119,31 @@ built() { # BUILD SOURCE...
     for source; do echo "$build/tests/$(basename "${source%.*}")"; done
 }
 
-flows() {
-    local python='' each log=$logs/flow.log status=0 end
+find_python() {
+    local each
+    python=''
     for each in "${PYTHON:-python3}" python3 /usr/bin/python3; do
         if "$each" -c 'import pytest' 2>/dev/null; then python=$each; break; fi
     done
     if [ -z "$python" ]; then
-        echo "  no python3 here has pytest" | tee "$log"
+        echo "  no python3 here has pytest"
         failed=$((failed + 1))
-        return
+        return 1
     fi
+}
+
+injected() { # short | all
+    local log=$logs/inject.log status=0
+    find_python || return 0
+    echo "Injected failures of memory and system calls ($1)"
+    timeout --kill-after=30 "${HBM_INJECT_SECONDS:-36000}" "$python" tests/inject/run.py "$1" >"$log" 2>&1 </dev/null || status=$?
+    account inject "$log" "$status" "$(lines "$log" '^ok - ')" "$(lines "$log" '^FAIL - ')" 0
+    tail -n 1 "$log" | sed 's/^/    /'
+}
+
+flows() {
+    local log=$logs/flow.log status=0 end
+    find_python || return 0
     echo "Flows: real daemons, real clients ($(basename "$tested") build)"
     timeout --kill-after=30 "${HBM_FLOW_SECONDS:-1200}" \
         "$python" -m pytest -p no:cacheprovider -q -ra --durations=5 tests/flow >"$log" 2>&1 </dev/null || status=$?
@@ -150,6 +167,7 @@ case $mode in
         program tests/sim/simulate.sh check "$tested"
         echo 'Fuzzing, ten seconds each'
         program tests/fuzz/run.sh short "$plain/fuzz" 10
+        injected short
         flows
         if has_gpu; then
             echo 'GPU programs: make check-gpu runs them'
@@ -173,6 +191,9 @@ case $mode in
             programs 'GPU programs' "${gpu[@]}"
             echo '  waived, and the flows on a GPU with them: there is none here'
         fi
+        ;;
+    inject)
+        injected all
         ;;
     tsan)
         # Newer kernels spread mappings wider than gcc 12's ThreadSanitizer knows; without randomisation it fits.

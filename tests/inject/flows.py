@@ -1,0 +1,332 @@
+"""The flows that are struck. Each runs up to `with struck():`, does there what may fail, and checks after it what must hold
+when it did not: struck() ends with done true if nothing failed, and swallows a typed error."""
+import contextlib
+import os
+import signal
+
+from world import DATA, Broken
+from conftest import Daemon
+from helpers import ProgramError, hash_of, row_of, tier_of
+
+
+KEEP = 4
+FLOWS = {}
+
+
+def flow(*roles):
+    def add(function):
+        FLOWS[function.__name__] = (function, roles)
+        return function
+    return add
+
+
+def expect(condition, words):
+    if not condition:
+        raise Broken(words)
+
+
+@flow("owner", "client")
+def open_and_close(world, struck):
+    user = world.program()
+    with struck():
+        user.ask("open", 0)
+        user.ask("close")
+
+
+@flow("owner", "worker", "client")
+def alloc(world, struck):
+    user = world.program()
+    user.ask("open", 0)
+    with struck() as it:
+        lease, _, _ = user.alloc("fresh", 100000)
+        it.lease = lease
+        user.ask("fill", lease, 7)
+    if it.done:
+        expect(user.ask("peek", it.lease, 99999) == ["7"], "the new buffer is not what was written")
+
+
+@flow("owner", "worker", "client")
+def attach_and_detach(world, struck):
+    user = world.program()
+    user.ask("open", 0)
+    with struck() as it:
+        lease, _, _ = user.attach("in-device")
+        it.sum = user.ask("sum", lease)
+        user.ask("detach", lease)
+    if it.done:
+        world.sums.setdefault("in-device", it.sum)
+        expect(it.sum == world.sums["in-device"], "wrong bytes")
+
+
+@flow("owner", "worker", "client")
+def attach_model(world, struck):
+    user = world.program()
+    user.ask("open", 0)
+    with struck() as it:
+        index, _ = user.ask("model", "model", "ro", 0, 5000)
+        it.sum = [word.split(":")[1] for word in user.ask("msum", index)]
+        user.ask("mdetach", index)
+    if it.done:
+        world.sums.setdefault("model", it.sum)
+        expect(it.sum == world.sums["model"], "wrong bytes")
+
+
+@flow("owner", "worker", "client")
+def lock_with_a_move(world, struck):
+    user = world.program()
+    user.ask("open", 0)
+    lease, _, _ = user.attach("in-device", "rw")
+    user.ask("unlock", lease)
+    with struck():
+        world.daemon.rpc("hbm.offload", {"sel": "in-device", "to": "host"})
+        user.ask("lock", lease, 5000)
+        user.ask("sum", lease)
+        user.ask("unlock", lease)
+    bring_back(world, "in-device")
+
+
+@flow("owner", "worker", "client")
+def lock_of_what_is_away(world, struck):
+    user = world.program()
+    user.ask("open", 0)
+    with struck() as it:
+        lease, _, _ = user.attach("in-disk", "ro")
+        it.sum = user.ask("sum", lease)
+        user.ask("unlock", lease)
+        user.ask("lock", lease, 5000)
+        user.ask("detach", lease)
+    if it.done:
+        world.sums.setdefault("in-disk", it.sum)
+        expect(it.sum == world.sums["in-disk"], "wrong bytes")
+    bring_back(world, "in-disk", "disk")
+
+
+@flow("owner", "worker", "client")
+def publish_and_commit(world, struck):
+    user = world.program()
+    user.ask("open", 0)
+    with struck() as it:
+        index, must_build = user.ask("publish", "built", 0, 5000, 3, 1000)
+        user.ask("mfill", index, 5)
+        user.ask("commit", index)
+    if it.done:
+        expect(must_build == "1", "nobody was asked to build")
+        expect(len(hash_of(world.daemon, "model:built")) == 3, "the model lacks tensors")
+
+
+@flow("owner", "worker", "client")
+def publish_and_abort(world, struck):
+    user = world.program()
+    user.ask("open", 0)
+    with struck():
+        index, _ = user.ask("publish", "built", 0, 5000, 2, 1000)
+        user.ask("abort", index)
+
+
+@flow("owner", "worker", "ctl")
+def load(world, struck):
+    with struck() as it:
+        world.ctl("load", world.file, "--as", "loaded")
+    if it.done:
+        loaded = hash_of(world.daemon, "model:loaded")
+        expect(all(loaded[name.replace("model/", "loaded/")] == hash_ for name, hash_ in hash_of(world.daemon, "model:model").items()),
+               "the loaded model has other bytes")
+
+
+@flow("owner", "worker", "ctl")
+def save(world, struck):
+    target = world.daemon.home / "saved.safetensors"
+    with struck() as it:
+        world.ctl("save", "model", target)
+    if it.done:
+        expect(target.stat().st_size == os.stat(world.file).st_size, "the saved file is short")
+    left = [path.name for path in world.daemon.home.iterdir() if "saved" in path.name and path != target]
+    expect(not left, f"{left} is left behind")
+    target.unlink(missing_ok=True)
+
+
+@flow("owner", "worker", "ctl")
+def put_and_get(world, struck):
+    source, target = world.daemon.home / "source", world.daemon.home / "target"
+    source.write_bytes(DATA)
+    with struck() as it:
+        world.ctl("put", "fresh", source)
+        world.ctl("get", "fresh", target)
+    if it.done:
+        expect(target.read_bytes() == DATA, "what was got is not what was put")
+    target.unlink(missing_ok=True)
+
+
+@flow("owner", "worker")
+def compress_replace_and_decompress(world, struck):
+    user = world.program()
+    user.ask("open", 0)
+    index, _ = user.ask("publish", "scratch", 0, 5000, 2, 1000)
+    user.ask("mfill", index, 5)
+    user.ask("commit", index)
+    user.ask("close")
+    with struck():
+        world.daemon.rpc("hbm.compress", {"sel": "model:scratch", "codec": "fp16"})
+        world.daemon.rpc("hbm.decompress", {"sel": "model:scratch"})
+
+
+@flow("owner", "worker")
+def compress_copy(world, struck):
+    with struck() as it:
+        world.daemon.rpc("hbm.compress", {"sel": "model/layers.0.weight", "codec": "int8", "mode": "copy", "as": "copy"})
+    if it.done:
+        expect(row_of(world.daemon, "copy")["encoding"] != "raw", "the copy is not encoded")
+
+
+@flow("owner", "worker")
+def offload_to_host(world, struck):
+    with struck():
+        world.daemon.rpc("hbm.offload", {"sel": "in-device", "to": "host"})
+        world.daemon.rpc("hbm.restore", {"sel": "in-device"})
+    bring_back(world, "in-device")
+
+
+@flow("owner", "worker")
+def offload_to_disk(world, struck):
+    with struck():
+        world.daemon.rpc("hbm.offload", {"sel": "in-device", "to": "disk"})
+        world.daemon.rpc("hbm.restore", {"sel": "in-device"})
+    bring_back(world, "in-device")
+
+
+@flow("owner", "worker")
+def sleep_and_wake(world, struck):
+    with struck():
+        world.daemon.rpc("hbm.sleep", {"model": "model", "to": "host"})
+        world.daemon.rpc("hbm.wake", {"model": "model"})
+    world.daemon.rpc("hbm.wake", {"model": "model"})
+
+
+@flow("owner", "worker")
+def hash_everything(world, struck):
+    with struck() as it:
+        it.hashes = hash_of(world.daemon, "*")
+    if it.done:
+        expect(it.hashes == world.hashes, "wrong hashes")
+
+
+@flow("owner", "worker", "client")
+def free(world, struck):
+    user = world.program()
+    user.ask("open", 0)
+    _, id_, _ = user.alloc("fresh", 100000, KEEP)
+    user.ask("detach", 0)
+    with struck():
+        user.ask("free", id_)
+
+
+@flow("owner", "worker")
+def death(world, struck):
+    user = world.program()
+    user.ask("open", 0)
+    user.alloc("fresh", 100000)
+    user.attach("in-host", "rw")
+    with struck():
+        user.kill()
+        world.wait_for(world.settled, "the dead client's session does not end")
+    bring_back(world, "in-host", "host")
+
+
+@flow("owner", "client")
+def kick(world, struck):
+    user = world.program()
+    user.ask("open", 0)
+    user.alloc("fresh", 100000)
+    with struck():
+        for session in world.daemon.rpc("hbm.sessions"):
+            world.daemon.rpc("hbm.kick", {"session": session["session"]})
+        with contextlib.suppress(ProgramError):
+            user.attach("in-device", "ro")
+
+
+@flow("owner")
+def rpc(world, struck):
+    with struck():
+        for method in ("hbm.status", "hbm.ls", "hbm.events", "hbm.models", "hbm.sessions", "hbm.ops", "hbm.config", "rpc.discover"):
+            world.daemon.rpc(method)
+        world.daemon.rpc("hbm.show", {"sel": "*"})
+        world.daemon.rpc("hbm.rename", {"name": "in-host", "to": "renamed"})
+    if "renamed" in hash_of(world.daemon, "*"):
+        world.daemon.rpc("hbm.rename", {"name": "renamed", "to": "in-host"})
+
+
+@flow("owner", "worker")
+def worker_restart(world, struck):
+    old = world.serving()["worker_pid"]
+    with struck():
+        os.kill(old, signal.SIGKILL)
+        world.wait_for(lambda: has_other_worker(world, old), "no worker comes back")
+    world.wait_for(lambda: has_other_worker(world, old), "no worker comes back")
+    world.worn = True
+
+
+def has_other_worker(world, old):
+    device = world.serving()
+    return device["state"] == "ready" and device["worker_pid"] != old
+
+
+@flow("owner", "keeper", "client")
+def restart(world, struck):
+    user = world.program()
+    user.ask("open", 0)
+    lease, _, _ = user.attach("in-device", "rw")
+    old = world.daemon.pid
+    with struck() as it:
+        os.kill(old, signal.SIGKILL)
+        world.wait_for(lambda: world.daemon.pid != old and world.serving()["state"] == "ready", "no daemon comes back")
+        it.sum = user.ask("sum", lease)
+        user.ask("lock", lease, 5000)
+    world.worn = True
+    if it.done:
+        world.sums.setdefault("in-device", it.sum)
+        expect(it.sum == world.sums["in-device"], "wrong bytes")
+
+
+@flow("owner")
+def reload(world, struck):
+    with struck():
+        os.kill(world.daemon.pid, signal.SIGHUP)
+        world.daemon.rpc("hbm.config")
+
+
+@flow("owner", "worker")
+def start_and_stop(world, struck):
+    """Of another daemon. It may end at once, saying why."""
+    other = Daemon()
+    try:
+        with struck():
+            with world.injector.preloaded():
+                other.process = other.launch()
+            world.wait_for(lambda: other.process.poll() is not None or serves(other), "it neither serves nor ends")
+        if other.process.poll() is not None:
+            expect(other.process.returncode == 1 and "cannot" in other.log, f"it ended with {other.process.returncode}:\n{other.log}")
+            other.expect_death = True
+    finally:
+        other.close()
+
+
+def serves(daemon):
+    return all(device["state"] == "ready" for device in daemon.rpc("hbm.devices"))
+
+
+@flow("ctl")
+def screens(world, struck):
+    with struck():
+        for words in (["status"], ["ls"], ["--json", "ls"], ["show", "in-host"], ["events"], ["ops"]):
+            world.ctl(*words)
+
+
+def bring_back(world, name, tier="device"):
+    """Where it lay before."""
+    world.part()
+    if tier_of(world.daemon, name) == tier:
+        return
+    if tier == "device":
+        world.daemon.rpc("hbm.restore", {"sel": name})
+    else:
+        world.daemon.rpc("hbm.offload", {"sel": name, "to": tier, "force": True})

@@ -1,0 +1,176 @@
+#!/usr/bin/env python3
+"""Makes the n-th call of memory and kernel fail in the owner, the worker, the client and hbmctl, over every flow.
+
+usage: run.py all | short [FLOW...]; run.py one FLOW ROLE N VARIANT
+
+Each n is a run of the flow: it succeeds or ends in a typed error, nobody crashes or hangs, and afterwards the books are as
+they were and every byte that was there before is. HBM_INJECT_TRACE=1 makes the struck call say where it was.
+"""
+import argparse
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import types
+
+from world import BUILD, DEVICE, ROOT, World, typed
+from flows import FLOWS
+
+SAMPLES = 8
+SLOW, SLOWER = ("restart", "worker_restart", "start_and_stop", "screens"), 3  # each attempt starts a daemon or many programs
+GIVE_UP = 5
+
+def client_program():
+    """tests/flow/client_program.c, beside what it tests."""
+    from helpers import sanitizer_flags
+    target = BUILD / "tests" / "flow_client"
+    target.parent.mkdir(exist_ok=True)
+    subprocess.run(["gcc", "-std=gnu17", "-D_GNU_SOURCE", "-Wall", "-Wextra", "-Werror", "-O1", "-g", "-pthread", f"-I{ROOT}",
+                    f"-I{ROOT / 'client'}", *sanitizer_flags(), str(ROOT / "tests" / "flow" / "client_program.c"),
+                    str(BUILD / "libhbm.a"), "-ldl", "-o", str(target)], check=True)
+    return str(target)
+
+
+class Run:
+    def __init__(self, client_path):
+        self.client_path = client_path
+        self.tried, self.failed, self.world = 0, 0, None
+        self.choices = 1  # errors that the last call struck may have
+        self.sites = set()
+
+    def fresh_world(self):
+        if not self.world:
+            self.world = World(self.client_path)
+        return self.world
+
+    def close_world(self):
+        if self.world:
+            world, self.world = self.world, None
+            world.close()
+
+    def give_up_world(self):
+        """After what must never happen nothing of it can be trusted."""
+        world, self.world = self.world, None
+        if not world:
+            return
+        for process in [world.user.process if world.user else None, world.daemon.process]:
+            if process and process.poll() is None:
+                process.send_signal(signal.SIGKILL)
+                process.wait()
+        with contextlib.suppress(Exception):
+            world.daemon.close()
+
+    def attempt(self, name, role, n, variant):
+        """Once through the flow, with its n-th call struck; 0 only counts. Returns how often it could have been struck."""
+        function, _ = FLOWS[name]
+        world = self.fresh_world()
+        injector = world.injector
+
+        @contextlib.contextmanager
+        def struck():
+            it = types.SimpleNamespace(done=False)
+            injector.arm(role, n, variant)
+            try:
+                yield it
+                it.done = True
+            except Exception as error:  # pylint: disable=broad-except
+                if n == 0 or not typed(error):
+                    raise
+                it.error = error
+            finally:
+                injector.disarm()
+
+        try:
+            function(world, struck)
+            count = injector.page.count
+            world.clean()
+            world.check()
+            if world.worn:
+                self.close_world()
+        except Exception as error:  # pylint: disable=broad-except
+            where = injector.where() if injector.struck else "nothing struck"
+            self.failed += 1
+            print(f"FAIL - {name}, {role}, call {n}.{variant} ({where})\n       {type(error).__name__}: {error}", flush=True)
+            if os.environ.get("HBM_INJECT_TRACE"):
+                print(world.daemon.log[-6000:], flush=True)
+            self.give_up_world()
+            self.choices = 1
+            return 0
+        if injector.struck:
+            self.tried += 1
+            self.choices = injector.page.choices
+            self.sites.add((role, injector.page.module.decode(), injector.page.caller))
+        return count
+
+    def flow(self, name, role, samples):
+        """Every n with every error that the call may have; or so many of them, with one each."""
+        self.attempt(name, role, 0, 0)
+        total = self.attempt(name, role, 0, 0)
+        tried, failed, began = self.tried, self.failed, time.monotonic()
+        for n in range(1, total + 1, max(1, total // samples) if samples else 1):
+            self.attempt(name, role, n, n if samples else 0)
+            for variant in range(1, 0 if samples else self.choices):
+                self.attempt(name, role, n, variant)
+            if self.failed - failed >= GIVE_UP:
+                break
+        if self.failed == failed:
+            print(f"ok - {name}, {role}: {self.tried - tried} failures of {total} calls, {time.monotonic() - began:.1f} s", flush=True)
+
+
+def share(client_path, pairs, samples, writer):
+    """What one process does of it all."""
+    run = Run(client_path)
+    for name, role in pairs:
+        run.flow(name, role, samples // SLOWER if name in SLOW else samples)
+    run.close_world()
+    os.write(writer, json.dumps([run.tried, run.failed, sorted(run.sites)]).encode())
+
+
+def in_parallel(client_path, pairs, samples, n):
+    """Sums of what n processes say."""
+    tried, failed, sites, readers = 0, 0, set(), []
+    for i in range(n):
+        reader, writer = os.pipe()
+        if os.fork() == 0:
+            status = 1
+            try:
+                share(client_path, pairs[i::n], samples, writer)
+                status = 0
+            finally:
+                sys.stdout.flush()
+                os._exit(status)
+        os.close(writer)
+        readers.append(reader)
+    for reader in readers:
+        with open(reader, "rb") as end:
+            words = end.read()
+        one = json.loads(words) if words else [0, 1, []]
+        tried, failed, sites = tried + one[0], failed + one[1], sites | {tuple(site) for site in one[2]}
+        os.wait()
+    print(f"{tried} failures injected at {len(sites)} places, {failed} wrong")
+    return failed or not tried
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("how", choices=["all", "short", "one"])
+    parser.add_argument("words", nargs="*", help="flows, all if there are none; for one: FLOW ROLE N VARIANT")
+    arguments = parser.parse_args()
+    if arguments.how == "one":
+        name, role, n, variant = arguments.words
+        run = Run(client_program())
+        run.attempt(name, role, 0, 0)
+        run.attempt(name, role, int(n), int(variant))
+        run.close_world()
+        return run.failed
+    pairs = [(name, role) for name in arguments.words or FLOWS for role in FLOWS[name][1]]
+    # One GPU has room for one daemon that hands out most of it.
+    n = min(len(pairs), os.cpu_count() if DEVICE == "host" else 1)
+    return in_parallel(client_program(), pairs, SAMPLES if arguments.how == "short" else 0, n)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
