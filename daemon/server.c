@@ -68,20 +68,33 @@ static void on_drain(uv_timer_t *timer)
     shut_down(server);
 }
 
+static unsigned count_buffers(const struct arena *arena)
+{
+    unsigned n = 0;
+
+    list_for_each (node, &arena->buffers)
+        n += !list_entry(node, struct buffer, arena_node)->parent; /* scales go without saying */
+    return n;
+}
+
 /* Nobody tells us which of the two this is, and afterwards it is too late to ask. */
 static void say_what_a_stop_loses(const struct server *server)
 {
     uint64_t bytes = 0;
-    unsigned n = 0;
+    unsigned n = 0, in_workers = 0;
 
     list_for_each (node, &server->core->arenas) {
         const struct arena *arena = list_entry(node, struct arena, node);
         if (arena->extent->lost)
             continue;
+        unsigned here = count_buffers(arena);
         bytes += arena->extent->size;
-        list_for_each (inner, &arena->buffers)
-            n += !list_entry(inner, struct buffer, arena_node)->parent; /* scales go without saying */
+        n += here;
+        in_workers += arena->extent->kind == JOB_EXTENT_CUDA_IPC ? here : 0;
     }
+    if (in_workers)
+        log_warning("%u cuda-ipc buffer%s lost to new attaches, by a restart too; who has them mapped keeps them",
+                    in_workers, in_workers == 1 ? " is" : "s are");
     if (n && store_ends_with_unit(server->store))
         log_warning("if this is a stop, %u buffer%s lost with it (%" PRIu64
                     " MiB); `systemctl restart` keeps what `systemctl stop` loses",

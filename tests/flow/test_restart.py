@@ -7,7 +7,9 @@ import pytest
 
 from helpers import (MIB, Client, child, client_program, ctl_done, ctl_refused, empty, fails, get, hash_of, host_only, load_layers,
                      program, put, refused, row_of, settled, sweep, used)
+from conftest import DEVICE
 from tables import publish
+from wire import KEEP
 
 DATA = bytes(range(256)) * 4000
 
@@ -88,7 +90,7 @@ def test_ids_given_after_a_restart_are_none_that_were_given_before(daemon):
                 link.attach(id=id)
 
 
-NO_RECONNECT = 2
+NO_RECONNECT, CUDA_IPC = 2, 1
 
 
 @host_only
@@ -228,6 +230,22 @@ def test_a_full_stop_ends_the_supervisor_and_drops_the_memory(daemon):
     assert {path.name for path in daemon.runtime_dir.iterdir()} <= {"hbmd.sock", "control.sock", "ledger", "lock"}
     daemon.start()
     assert {row["state"] for row in daemon.rpc("hbm.ls")} <= {"lost"} and used(daemon) == 0
+
+
+def cuda_only(test):
+    return test if DEVICE == "cuda" else None
+
+
+@cuda_only
+def test_a_stop_names_the_cuda_ipc_buffers_that_not_even_a_restart_keeps(make_daemon):
+    daemon = make_daemon().start()
+    with Client(daemon.socket) as link:
+        link.hello()
+        grant, _ = link.alloc(MIB, "ipc", handle=CUDA_IPC, flags=KEEP)
+        link.call("detach", lease=grant["lease"])
+        link.call("bye")
+    assert daemon.stop() == 0
+    assert "1 cuda-ipc buffer is lost to new attaches, by a restart too" in daemon.log
 
 
 @pytest.mark.parametrize("supervise", [False, True])

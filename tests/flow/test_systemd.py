@@ -350,6 +350,27 @@ def test_systemctl_restart_loses_no_byte_and_no_client(machine, kept, attached):
     assert "LOST" not in machine.messages(since)
 
 
+def test_a_restart_does_not_wait_for_ever_for_an_operation_that_hangs_and_undoes_it(machine, kept, attached):
+    """FAULTS 28: drained within the daemon's own bound, which is below the unit's."""
+    struck = machine.outside("/run/hbmd/struck")
+    drop_in(machine, "Environment=HBM_WORKER_FAULT=copy:hang HBM_WORKER_FAULT_ONCE=/run/hbmd/struck")
+    try:
+        machine.systemctl("restart", "hbmd")
+        mover = subprocess.Popen(machine.enter("hbmctl", "offload", "loose", "--to", "disk"), stderr=subprocess.DEVNULL)
+        machine.wait_for(struck.exists)
+        since = machine.cursor()
+        machine.systemctl("restart", "hbmd")
+        assert mover.wait(10) != 0
+        assert "operations did not end in 10 s: they are undone" in machine.messages(since)
+        assert machine.property("Result") == "success"
+        kept.check()
+        attached.check()
+    finally:
+        drop_in(machine)
+        machine.systemctl("restart", "hbmd")
+        struck.unlink()
+
+
 def test_systemctl_reload_changes_a_key_in_the_same_process(machine, kept, attached):
     before, config = machine.main_pid(), machine.outside(CONFIG)
     text = config.read_text()
