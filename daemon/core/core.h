@@ -94,6 +94,7 @@ struct core {
     bool draining;          /* stopping: nothing new is granted */
     struct timer quarantine_timer, memory_timer, host_pool_timer, health_timer;
     struct ailing ailing[AILMENTS];
+    uint64_t plenty_until_ms; /* fds and memory need not be looked at before */
     bool quarantine_asked; /* a CLIENTS job is under way */
     bool driver_is_mute;   /* the last one found that NVML does not tell */
 };

@@ -14,6 +14,8 @@
 
 #define FDS_RESERVED 8 /* for operators, and for whoever comes to free something */
 #define MEMORY_RESERVED ((size_t)1 << 20)
+#define FDS_PLENTY 256 /* with so many left, and memory, nobody looks again for PLENTY_MS */
+#define PLENTY_MS 10
 #define RETRY_MS 500
 
 static const char *const names[AILMENTS] = {"ledger", "fds", "memory"};
@@ -43,14 +45,17 @@ static bool lacks_ledger(struct core *core, char *cause, size_t size)
 }
 
 /* The lowest number that is free says how many are taken. */
-static bool lacks_fds(char *cause, size_t size)
+static bool lacks_fds(char *cause, size_t size, bool *plenty)
 {
     struct rlimit limit;
     _cleanup_fd_ int fd = fcntl(STDERR_FILENO, F_DUPFD_CLOEXEC, 0);
 
     if (fd < 0 && errno != EMFILE) /* no stderr, in a test */
         return false;
-    if (getrlimit(RLIMIT_NOFILE, &limit) || (fd >= 0 && (rlim_t)fd + FDS_RESERVED < limit.rlim_cur))
+    if (getrlimit(RLIMIT_NOFILE, &limit))
+        return false;
+    *plenty = fd >= 0 && (rlim_t)fd + FDS_PLENTY < limit.rlim_cur;
+    if (fd >= 0 && (rlim_t)fd + FDS_RESERVED < limit.rlim_cur)
         return false;
     snprintf(cause, size, "fewer than %d of %llu file descriptors are left", FDS_RESERVED,
              (unsigned long long)limit.rlim_cur);
@@ -92,13 +97,14 @@ static void book(struct core *core, enum ailment ailment, bool lacking, const ch
 void health_look(struct core *core)
 {
     char cause[AILMENTS][sizeof(core->ailing[0].cause)];
-    bool lacking[AILMENTS] = {
-        [AILMENT_LEDGER] = lacks_ledger(core, cause[AILMENT_LEDGER], sizeof(cause[0])),
-        [AILMENT_FDS] = lacks_fds(cause[AILMENT_FDS], sizeof(cause[0])),
-        [AILMENT_MEMORY] = lacks_memory(cause[AILMENT_MEMORY], sizeof(cause[0])),
-    };
-    bool any = false;
+    bool lacking[AILMENTS] = {[AILMENT_LEDGER] = lacks_ledger(core, cause[AILMENT_LEDGER], sizeof(cause[0]))};
+    bool any = false, plenty = false;
 
+    if (core_now(core) >= core->plenty_until_ms) {
+        lacking[AILMENT_FDS] = lacks_fds(cause[AILMENT_FDS], sizeof(cause[0]), &plenty);
+        lacking[AILMENT_MEMORY] = lacks_memory(cause[AILMENT_MEMORY], sizeof(cause[0]));
+        core->plenty_until_ms = plenty && !lacking[AILMENT_MEMORY] ? core_now(core) + PLENTY_MS : 0;
+    }
     for (unsigned i = 0; i < AILMENTS; i++) {
         book(core, i, lacking[i], cause[i]);
         any |= lacking[i];

@@ -134,7 +134,7 @@ static void run(struct job *job)
     list_unlink(&job->alive);
     pthread_mutex_unlock(&control.mutex);
     channel_reply(&control.channel, job);
-    if (device_spoilt()) {
+    if (device_spoilt() || fault_spoilt()) {
         log_error("a device error has spoilt this worker: it ends, the owner starts another");
         _exit(EXIT_SPOILT);
     }

@@ -11,18 +11,20 @@
 
 #include "daemon/base/cleanup.h"
 #include "daemon/base/log.h"
+#include "daemon/worker/device.h"
 #include "proto/jobs.h"
 
 #define FAULTS_MAX 8
 
-enum { KILL = 1, HANG = 2 };
+enum { KILL = 1, HANG, STICKY };
 
 static const struct {
     const char *name;
-    int action; /* KILL, HANG or a negative hbm_error */
+    int action; /* one of these, or a negative hbm_error */
 } actions[] = {
     {"kill", KILL},
     {"hang", HANG},
+    {"sticky", STICKY},
     {"io", HBM_E_IO},
     {"nomem", HBM_E_NO_MEMORY},
     {"nospace", HBM_E_NO_SPACE},
@@ -38,6 +40,7 @@ static struct {
     atomic_uint seen;
 } faults[FAULTS_MAX];
 static unsigned n_faults;
+static atomic_bool spoilt;
 
 static int action_by_name(const char *name)
 {
@@ -84,6 +87,26 @@ static bool used_up(void)
     return path && fd < 0;
 }
 
+bool fault_spoilt(void)
+{
+    return atomic_load(&spoilt);
+}
+
+/* A kernel reads where nothing is mapped. The host device has none, and only ends as if it had. */
+static int spoil(struct failure *failure)
+{
+    if (device_enter(failure))
+        return failure->error;
+    uint64_t *hashes = device_hashes_new(1);
+    if (hashes) {
+        (void)device_hash(DEVICE_COMPUTE, NULL, (const void *)4096, 1, hashes, failure);
+        device_drain(DEVICE_COMPUTE);
+    }
+    device_leave();
+    atomic_store(&spoilt, true);
+    return fail(failure, HBM_E_CUDA, "a faulting kernel, asked for by HBM_WORKER_FAULT");
+}
+
 int fault_strike(unsigned opcode, struct failure *failure)
 {
     for (unsigned i = 0; i < n_faults; i++) {
@@ -93,6 +116,8 @@ int fault_strike(unsigned opcode, struct failure *failure)
             raise(SIGKILL);
         while (faults[i].action == HANG)
             pause();
+        if (faults[i].action == STICKY)
+            return spoil(failure);
         return fail(failure, faults[i].action, "asked for by HBM_WORKER_FAULT");
     }
     return 0;

@@ -41,6 +41,17 @@ def test_an_error_in_any_job_is_that_jobs_alone(make_daemon, job):
     assert faulty.restarts() == 0 and STRIKES[job](faulty.daemon).returncode == 0
 
 
+@pytest.mark.parametrize("job", STRIKES)
+def test_a_sticky_error_ends_the_worker_after_its_answer_and_another_serves(make_daemon, job):
+    """FAULTS 24: on a GPU a kernel faults in earnest."""
+    faulty, before, rows, held, result = strike(make_daemon, job, "sticky")
+    ctl_refused(result, 1, "the CUDA driver refused")
+    faulty.daemon.wait_for(lambda: faulty.restarts() == 1)
+    as_it_was(faulty, before, rows, held)
+    assert "ended with status 4" in ended(faulty.daemon)["why"]
+    assert STRIKES[job](faulty.daemon).returncode == 0
+
+
 class Switched:
     """A daemon whose workers are what the test says at the time, by a file beside it."""
 

@@ -122,6 +122,7 @@ static void a_daemon_short_of_fds_says_which_limit_to_raise(void **state)
 
     make_kept(&w, "w", 8, 8);
     limit(RLIMIT_NOFILE, w.fds_at_start + 12);
+    world_pass(&w, 20);
     assert_int_equal(allocate(session, "new"), HBM_E_DEGRADED);
     assert_non_null(strstr(last_detail, "LimitNOFILE"));
     assert_int_equal(free_it("w"), 0);
