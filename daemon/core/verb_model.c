@@ -61,7 +61,8 @@ void verb_rm(struct core *core, struct call *call, const char *name)
 /* Every buffer's name follows the model's; all fit, or none is touched. */
 static int rename_model(struct model *model, const char *to, char *detail)
 {
-    size_t old_size = strlen(model->name), new_size = strlen(to);
+    size_t old_size = strlen(model->name);
+    void *const *names = &model->core->buffer_names;
     char full[2 * HBM_NAME_MAX];
     struct owner scope = owner_scope(model->owner, model->shared);
 
@@ -75,9 +76,11 @@ static int rename_model(struct model *model, const char *to, char *detail)
     }
     list_for_each(node, &model->buffers) {
         const struct buffer *buffer = list_entry(node, struct buffer, model_node);
-        snprintf(full, sizeof(full), "%s%s", to, buffer->name + old_size);
-        if (strlen(buffer->name) - old_size + new_size + sizeof(".scale") > HBM_NAME_MAX ||
-            names_find(&model->core->buffer_names, scope, full)) {
+        size_t size = (size_t)snprintf(full, sizeof(full), "%s%s", to, buffer->name + old_size);
+        bool taken = size + sizeof(".scale") > HBM_NAME_MAX || names_find(names, scope, full);
+        if (!taken && buffer->scale)
+            taken = names_find(names, scope, strcat(full, ".scale"));
+        if (taken) {
             snprintf(detail, HBM_DETAIL_MAX, "%.200s is too long or taken", full);
             return HBM_E_EXISTS;
         }
@@ -158,7 +161,9 @@ void verb_rename(struct core *core, struct call *call, const char *name, const c
         call_refuse(call, HBM_E_INVALID, "%.200s is named by what it belongs to", name);
         return;
     }
+    ledger_begin(core); /* all names or none, also in the ledger */
     error = model ? rename_model(model, to, detail) : rename_buffer(buffer, to, detail);
+    ledger_end(core);
     if (error)
         call_refuse(call, error, "%s", detail);
     else

@@ -709,6 +709,19 @@ static struct ask *publish(struct session *session, const char *name)
     return question;
 }
 
+static void a_model_is_renamed_with_its_scales_or_not_at_all(void **state)
+{
+    (void)state;
+    make_model(&w, "m", 1);
+    compress(&w, "m/layer.0.w", HBM_CODEC_INT8);
+    make_kept(&w, "n/layer.0.w.scale", 1, 64);
+    assert_int_equal(rename_to("m", "n"), HBM_E_EXISTS);
+    assert_non_null(names_find(&w.core->model_names, alice.owner, "m"));
+    assert_non_null(named(&w, "m/layer.0.w.scale"));
+    assert_int_equal(rename_to("m", "o"), 0);
+    assert_non_null(named(&w, "o/layer.0.w.scale"));
+}
+
 static void what_is_being_built_keeps_its_name_and_few_wait_for_it(void **state)
 {
     (void)state;
@@ -797,6 +810,7 @@ int core_move_cases(void)
         CASE(drain_moves_what_nobody_holds),
         CASE(a_drain_goes_on_past_what_can_not_go),
         CASE(a_rename_takes_the_scales_along_or_does_nothing),
+        CASE(a_model_is_renamed_with_its_scales_or_not_at_all),
         CASE(what_is_being_built_keeps_its_name_and_few_wait_for_it),
         CASE(a_move_writes_each_lease_once),
         CASE(a_drained_device_takes_no_memory),
