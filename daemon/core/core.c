@@ -44,6 +44,19 @@ struct core *core_new(const struct core_env *env, const struct core_limits *limi
     return listener_of(core, 0) ? core : core_free(core);
 }
 
+/* What waits for memory, or for clients to let go, has no job whose end would end it. */
+static void end_what_waits(struct core *core)
+{
+    while (!list_empty(&core->memory_waiters))
+        extent_create_cancel(list_entry(list_first(&core->memory_waiters), struct extent_create, node));
+    for (uint32_t left = core->n_ops; left; left--) {
+        struct op *op = list_entry(list_first(&core->ops), struct op, node);
+        list_unlink(&op->node);
+        list_append(&core->ops, &op->node);
+        op_cancel(op, "the daemon stops");
+    }
+}
+
 struct core *core_free(struct core *core)
 {
     if (!core)
@@ -52,6 +65,7 @@ struct core *core_free(struct core *core)
     core->ledger = NULL;
     core->env.unstore = NULL;
     core->draining = true;
+    end_what_waits(core);
     while (!list_empty(&core->ops))
         op_free(list_entry(list_first(&core->ops), struct op, node));
     while (!list_empty(&core->sessions))

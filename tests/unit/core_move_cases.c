@@ -777,6 +777,27 @@ static void a_move_writes_each_lease_once(void **state)
     assert_true(grown[1] <= grown[0]);
 }
 
+/* Neither has a job that could end it: one waits for memory, the other for what waits for memory. */
+static void a_core_that_goes_answers_those_who_wait(void **state)
+{
+    (void)state;
+    make_kept(&w, "away", 64, 256);
+    offload(&w, "away", HBM_TIER_HOST, false);
+    make_kept(&w, "all", 64, 1 << 18); /* the device is full */
+    struct session *session = client(&w, alice);
+    struct ask *alloc = ask(&w, alice, session), *attach = ask(&w, alice, session);
+    verb_alloc(w.core, &alloc->call, &(struct alloc_args){.size = MIB, .dtype = HBM_U8});
+    verb_attach(w.core, &attach->call, &(struct attach_args){.name = "away", .timeout_ms = UINT32_MAX});
+    world_step(&w);
+    assert_int_equal(alloc->answers + attach->answers, 0);
+    world_crash(&w);
+    assert_int_equal(alloc->answers, 1);
+    assert_int_equal(attach->answers, 1);
+    assert_int_equal(alloc->error, HBM_E_CANCELLED);
+    free(alloc);
+    free(attach);
+}
+
 #define CASE(name) cmocka_unit_test_setup_teardown(name, begin, end)
 
 int core_move_cases(void)
@@ -817,6 +838,7 @@ int core_move_cases(void)
         CASE(the_rows_of_ended_operations_are_kept_up_to_a_number),
         CASE(ended_operations_are_kept_up_to_a_number),
         CASE(an_account_has_so_many_operations_at_once),
+        CASE(a_core_that_goes_answers_those_who_wait),
     };
 
     return cmocka_run_group_tests_name("moves", tests, NULL, NULL);
