@@ -57,7 +57,8 @@ static void meet_copy(const struct ask *ask, const struct buffer *copy)
 {
     const struct known *original = known_get(ask->id); /* NULL: it is of scales */
     struct form form = {.size = copy->size, .encoding = copy->encoding};
-    bool whole = original && !original->opaque && !hbm_codec_scale_bytes(copy->encoding.codec);
+    bool whole =
+        original && !original->opaque && !original->damaged && !hbm_codec_scale_bytes(copy->encoding.codec);
     uint64_t tag = whole ? contents_read(copy->arena->extent->fd, &form) : 0;
 
     CHECK(owner_equal(copy->arena->owner, ask->client->who.owner) && !copy->keep && !copy->name);

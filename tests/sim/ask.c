@@ -17,16 +17,20 @@ static bool one_in(unsigned n)
 
 #define ONE_OF(array) ((array)[below(sizeof(array) / sizeof((array)[0]))])
 
-/* One that the asker sees, mostly. */
+/* One that the asker sees, mostly; rather one that is being moved. */
 static const struct buffer *any_buffer(const struct client *client)
 {
     const struct buffer *chosen = NULL;
-    bool blind = one_in(12);
+    bool blind = one_in(12), moving = one_in(2);
     unsigned n = 0;
 
     list_for_each (node, &core()->buffers) {
         const struct buffer *buffer = list_entry(node, struct buffer, node);
-        if ((blind || !client || buffer_visible(buffer, &client->who)) && one_in(++n))
+        if (!blind && client && !buffer_visible(buffer, &client->who))
+            continue;
+        if (moving && buffer->arena->transition)
+            return buffer;
+        if (one_in(++n))
             chosen = buffer;
     }
     return chosen;
@@ -34,10 +38,8 @@ static const struct buffer *any_buffer(const struct client *client)
 
 static const char *a_name(void)
 {
-    static const char *const names[] = {"a", "b", "c/d", "a.scale", "z", "a@fp16", "m/x"}, *const bad[] = {
-                                                                                               "",     "..",
-                                                                                               "x*",   "q:r",
-                                                                                               "a//b", "\xff"};
+    static const char *const names[] = {"a", "b", "c/d", "a.scale", "z", "a@fp16", "m/x", "n/x.scale"},
+                             *const bad[] = {"", "..", "x*", "q:r", "a//b", "\xff"};
     return one_in(16) ? ONE_OF(bad) : ONE_OF(names);
 }
 
@@ -469,7 +471,7 @@ static void meet_copies(const struct running *running, const struct op *op)
         struct form form = form_of(copy);
         uint64_t tag = contents_read(extent_fd(copy->arena->extent), &form);
         CHECK(owner_equal(copy->arena->owner, op->who.owner) && copy->keep);
-        CHECK(original && (original->opaque || known_had(original, tag, running->step)));
+        CHECK(original && (original->opaque || original->damaged || known_had(original, tag, running->step)));
         known_add(copy, tag)->opaque = original->opaque;
     }
 }
@@ -478,7 +480,7 @@ static void check_hashes(const struct running *running, const struct op *op)
 {
     for (size_t i = 0; i < op->n_rows && i < running->n; i++) {
         const struct known *known = known_get(op->rows[i].buffer);
-        if (known && !known->opaque && op->rows[i].size)
+        if (known && !known->opaque && !known->damaged && op->rows[i].size)
             CHECK(known_had(known, op->rows[i].hash & 0xffffffffffffff, running->step));
     }
 }

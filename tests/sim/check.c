@@ -56,6 +56,18 @@ static void freeze(const struct arena *arena)
     }
 }
 
+/* Memory that was one's never becomes another's, whatever extent it is by then. */
+static void check_owner(const struct arena *arena)
+{
+    struct memory *memory = &sim.memory[arena->extent->id % MEMORY];
+
+    if (arena->extent->fd < 0 || memory->extent == arena->extent->id)
+        return;
+    *memory = (struct memory){arena->extent->id, ino_of(arena->extent->fd), arena->owner};
+    for (unsigned i = 0; i < MEMORY; i++)
+        CHECK(sim.memory[i].ino != memory->ino || owner_equal(sim.memory[i].owner, arena->owner));
+}
+
 static void check_form(struct known *known, const struct buffer *buffer)
 {
     if (!memcmp(&known->encoding, &buffer->encoding, sizeof(known->encoding)) && known->version == buffer->version)
@@ -77,11 +89,13 @@ static void check_buffer(struct known *known, const struct buffer *buffer)
     CHECK(owner_equal(arena->owner, known->owner) && arena->shared == known->shared && arena->mode == known->mode);
     CHECK(buffer->keep == known->keep && (buffer->model ? buffer->model->id : 0) == known->model);
     CHECK(!strcmp(buffer->name ? buffer->name : "", known->name));
+    CHECK(!buffer->model || !strncmp(known->name, buffer->model->name, strlen(buffer->model->name)));
     CHECK(known->opaque || !hbm_codec_scale_bytes(buffer->encoding.codec) == !buffer->scale);
     CHECK(form.offset + form.size <= extent->size);
     CHECK(extent->lost == known->lost);
-    CHECK(owner_equal(extent->account->owner, known->owner)); /* what was exported stays with its owner */
-    if (!known->opaque && !known->lost)
+    CHECK(owner_equal(extent->account->owner, known->owner));  /* what was exported stays with its owner */
+    CHECK(!known->damaged || extent->tier != HBM_TIER_DEVICE); /* seen on its way back */
+    if (!known->opaque && !known->lost && !known->damaged)
         CHECK(contents_read(extent_fd(extent), &form) == known->tag);
 }
 
@@ -225,10 +239,30 @@ static bool may_be_released(const struct client *client)
            (client->pid > 0 || sim.world.now >= client->ended_at + 10000);
 }
 
+static bool is_as_it_should_be(const struct client *client, const struct session *session)
+{
+    switch (client->state) {
+    case CLIENT_NONE:
+        return false;
+    case CLIENT_GREETS:
+    case CLIENT_UP:
+        return session->state == SESSION_OPEN;
+    case CLIENT_DOWN:
+        return session->state == SESSION_DETACHED;
+    case CLIENT_GONE:
+        break;
+    }
+    return session->state == SESSION_QUARANTINED || session->free_when_stored || client->unheard;
+}
+
 static void check_session(struct client *client)
 {
-    if (client_session(client))
+    const struct session *session = client_session(client);
+
+    if (session) {
+        CHECK(is_as_it_should_be(client, session));
         return;
+    }
     CHECK(client->state == CLIENT_NONE || may_be_released(client));
     list_for_each_safe (node, &sim.held)
         if (list_entry(node, struct held, node)->client == client)
@@ -286,6 +320,7 @@ static void check_arenas(void)
         const struct arena *arena = list_entry(node, struct arena, node);
         CHECK(!list_empty(&arena->buffers) && arena->extent->refs && arena->device == arena->extent->device);
         CHECK(!arena->reclaim || arena->transition);
+        check_owner(arena);
         for (const struct list *other = node->next; other != &core()->arenas; other = other->next)
             CHECK(list_entry(other, struct arena, node)->extent != arena->extent);
     }

@@ -417,11 +417,12 @@ void client_comes_down(struct client *client)
     if (client->words)
         memcpy((void *)client->words, (void *)client->words_at_death, LOCKWORD_PAGE_BYTES);
     client->kicked = false;
+    client->unheard |= client->state == CLIENT_GONE && sim.doing.any;
     if (client->state == CLIENT_UP)
         client->state = CLIENT_DOWN;
     if (client->state == CLIENT_GREETS) { /* it will greet the next one, as another process */
         client->state = CLIENT_GONE;
-        client->process_ended = true;
+        client->process_ended = client->unheard = true;
         client->ended_at = sim.world.now;
     }
 }

@@ -1,6 +1,7 @@
 /* What lies in the buffers. A number at both ends of the elements, its top byte the codec that it is stored in;
  * where there are scales, one that follows from the number. */
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "tests/sim/sim.h"
@@ -49,6 +50,8 @@ void contents_write(int fd, const struct form *form, uint64_t tag)
 
 uint64_t contents_read(int fd, const struct form *form)
 {
+    if (form->size < sizeof(uint64_t)) /* a few scales */
+        return UINT64_MAX;
     uint64_t value = get(fd, form->offset, sizeof(value)), tag = value & 0xffffffffffffff;
 
     if (value != get(fd, form->offset + form->size - sizeof(value), sizeof(value)) || value != stored(form, tag))
@@ -79,13 +82,42 @@ static void spoil(int fd, uint64_t at)
     put(fd, at, &noise, sizeof(noise));
 }
 
-static void copy(const struct job *job)
+static bool is_damaged(int fd)
+{
+    struct stat status;
+
+    CHECK(!fstat(fd, &status));
+    for (unsigned i = 0; i < 64; i++)
+        if (sim.damaged[i] == status.st_ino)
+            return true;
+    return false;
+}
+
+/* A bit that flips in host memory or on the disk. */
+void contents_damage(const struct arena *arena)
+{
+    struct stat status;
+
+    CHECK(!fstat(arena->extent->fd, &status));
+    sim.damaged[sim.n_damaged++ % 64] = status.st_ino;
+    list_for_each (node, &arena->buffers) {
+        const struct buffer *buffer = list_entry(node, struct buffer, arena_node);
+        struct known *known = known_get(buffer->id);
+        spoil(arena->extent->fd, buffer->offset);
+        if (known)
+            known->damaged = true;
+    }
+}
+
+static void copy(struct job *job)
 {
     const struct job_copy_request *request = &job->request.copy;
     static char bytes[1 << 16];
     unsigned next = 0;
     int source = fd_of(job, &request->source, &next), target = fd_of(job, &request->target, &next);
 
+    if (request->flags & JOB_VERIFY && is_damaged(source))
+        job->error = HBM_E_CHECKSUM;
     if (job->error) {
         spoil(target, request->target_offset);
         return;
@@ -96,6 +128,14 @@ static void copy(const struct job *job)
         put(target, request->target_offset + at, bytes, n);
     }
     sim.count.moves++;
+}
+
+static bool any_is_opaque(void)
+{
+    list_for_each (node, &sim.known)
+        if (list_entry(node, struct known, node)->opaque)
+            return true;
+    return false;
 }
 
 static void recode(const struct job *job, bool encodes)
@@ -118,7 +158,10 @@ static void recode(const struct job *job, bool encodes)
         return;
     }
     uint64_t tag = contents_read(source, encodes ? &raw : &coded);
-    CHECK(tag != UINT64_MAX); /* the coder finds what was stored */
+    if (tag == UINT64_MAX) { /* else the coder finds what was stored */
+        CHECK(any_is_opaque());
+        return;
+    }
     contents_write(target, encodes ? &coded : &raw, tag);
     sim.count.moves++;
 }

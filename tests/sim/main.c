@@ -131,6 +131,21 @@ static void worker_dies(void)
     device_worker_gone(core(), device, "it was killed");
 }
 
+static void bits_flip(void)
+{
+    const struct arena *chosen = NULL;
+    unsigned n = 0;
+
+    list_for_each (node, &core()->arenas) {
+        const struct arena *arena = list_entry(node, struct arena, node);
+        bool counts = arena->extent->has_checksum && !arena->extent->lost && !arena->transition;
+        if (counts && random_one_in(&sim.random, ++n))
+            chosen = arena;
+    }
+    if (chosen)
+        contents_damage(chosen);
+}
+
 /* ---- What happens next ---- */
 
 static struct client *any_client(void)
@@ -189,7 +204,7 @@ static void disk_acts(void)
 /* Seldom, but all of it. */
 static void fate_acts(void)
 {
-    unsigned choice = random_below(&sim.random, 24);
+    unsigned choice = random_below(&sim.random, 25);
 
     if (choice < 4)
         worker_dies();
@@ -199,6 +214,8 @@ static void fate_acts(void)
         sim.world.too_late = !sim.world.too_late;
     else if (choice < 21)
         disk_acts();
+    else if (choice < 22)
+        bits_flip();
     else if (!sim.disk.full || random_one_in(&sim.random, 4))
         owner_dies();
 }

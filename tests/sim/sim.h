@@ -52,6 +52,7 @@ struct client {
     int page_fd;
     _Atomic uint64_t *words, *words_at_death;  /* the second: as they were when the owner died */
     bool kicked, clean, process_ended, listed; /* listed: by NVML */
+    bool unheard;                              /* the owner died before it had noted that this one had hung up */
     uint64_t ended_at, releases, last_release[LOCKWORD_SLOTS];
     struct view views[VIEWS];
 };
@@ -63,7 +64,8 @@ struct known {
     uint64_t id, model; /* model: id, 0 if none */
     struct owner owner;
     bool shared, keep, freed, lost;
-    bool opaque; /* a private copy of scales: its bytes are no number */
+    bool opaque;  /* a private copy of scales: its bytes are no number */
+    bool damaged; /* while it lay off the device */
     uint32_t mode;
     char name[32];
     uint64_t tag, was[HISTORY], until[HISTORY]; /* earlier tags, and the step in which each ended */
@@ -159,6 +161,13 @@ struct running {
     uint64_t originals[16];
 };
 
+/* Whose an extent's memory is. */
+struct memory {
+    uint64_t extent, ino;
+    struct owner owner;
+};
+#define MEMORY 1024
+
 struct sim {
     struct world world;
     struct random random;
@@ -168,6 +177,9 @@ struct sim {
     uint64_t recoded;  /* the last step in which an op that changes forms ended well */
     uint64_t lost[64]; /* extents whose fds are not with the store any more */
     unsigned n_lost;
+    struct memory memory[MEMORY];
+    uint64_t damaged[64]; /* inodes */
+    unsigned n_damaged;
     int blocks[256]; /* cuda-ipc memory, by token - 1 */
     bool mute;       /* NVML does not tell */
     struct {
@@ -205,6 +217,7 @@ void contents_write(int fd, const struct form *form, uint64_t tag);
 uint64_t contents_read(int fd, const struct form *form); /* UINT64_MAX: not a whole number */
 int extent_fd(const struct extent *extent);
 void contents_perform(struct world *world, struct job *job);
+void contents_damage(const struct arena *arena);
 
 /* client.c */
 bool client_is(const struct client *client, unsigned incarnation);
