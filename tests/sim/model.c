@@ -31,6 +31,9 @@ struct known *known_add(const struct buffer *buffer, uint64_t tag)
     const struct arena *arena = buffer->arena;
 
     CHECK(known && !known_get(buffer->id)); /* an id is given once */
+    for (unsigned i = 0; i < GIVEN; i++)
+        CHECK(sim.given[i] != buffer->id);
+    sim.given[sim.n_given++ % GIVEN] = buffer->id;
     *known = (struct known){.id = buffer->id,
                             .model = buffer->model ? buffer->model->id : 0,
                             .owner = arena->owner,
@@ -173,6 +176,7 @@ static void forget_model(struct known_model *model)
 
 void model_forget(void)
 {
+    memset(sim.given, 0, sizeof(sim.given)); /* what is there will be met as new */
     while (!list_empty(&sim.held))
         held_drop(list_entry(list_first(&sim.held), struct held, node));
     while (!list_empty(&sim.models))

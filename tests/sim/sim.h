@@ -44,7 +44,8 @@ enum client_state {
 struct client {
     struct principal who;
     int32_t pid;
-    int life; /* an eventfd in the place of a pidfd */
+    pid_t process;
+    int life; /* its pidfd */
     enum client_state state;
     unsigned incarnation;
     uint64_t session;
@@ -167,6 +168,7 @@ struct memory {
     struct owner owner;
 };
 #define MEMORY 1024
+#define GIVEN 512
 
 struct sim {
     struct world world;
@@ -178,6 +180,8 @@ struct sim {
     uint64_t lost[64]; /* extents whose fds are not with the store any more */
     unsigned n_lost;
     struct memory memory[MEMORY];
+    uint64_t given[GIVEN]; /* ids of buffers */
+    unsigned n_given;
     uint64_t damaged[64]; /* inodes */
     unsigned n_damaged;
     int blocks[256]; /* cuda-ipc memory, by token - 1 */
