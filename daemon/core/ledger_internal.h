@@ -46,7 +46,7 @@ struct ledger {
     int dir_fd, fd;
     int copy;         /* ledger_copy.c; -1: none */
     bool copy_behind; /* it lacks rows */
-    bool doubtful;    /* the file was new, or something in it could not be read */
+    bool doubtful;    /* the file says nothing, or something in it could not be read */
     uint32_t since;   /* of rows that are there */
     uint16_t epoch;
     uint64_t size, live; /* bytes: of the file, and of its live records */
@@ -57,7 +57,7 @@ struct ledger {
     bool behind;     /* the file lacks rows: compaction puts all that lives into a new one */
     bool partial;    /* for want of memory it lacks rows or keeps dead ones: it is rebuilt from the catalog */
     bool rebuilding; /* rows go into the index only */
-    int error; /* while behind: why */
+    int error;       /* while behind: why */
     uint64_t failures;
 };
 

@@ -153,7 +153,7 @@ int ledger_read(struct ledger *ledger)
         return set_aside(ledger);
     if (header.since > LEDGER_VERSION)
         return -EPROTO;
-    ledger->doubtful = false;
+    ledger->doubtful = size == sizeof(header); /* new, perhaps: who made it may have died before it took the copy */
     ledger->since = header.since > LEDGER_SINCE ? header.since : LEDGER_SINCE;
     ledger->epoch = header.epoch;
     index_file(ledger, bytes, size);

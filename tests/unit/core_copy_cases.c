@@ -121,6 +121,18 @@ static void nothing_is_lost_by_a_file_that_is_removed_or_is_another(void **state
     free(picture);
 }
 
+static void an_owner_that_dies_before_it_has_taken_the_copy_leaves_it_to_the_next(void **state)
+{
+    (void)state;
+    char *picture = furnish();
+    world_crash(&w);
+    unlinkat(w.dir_fd, "ledger", 0);
+    assert_int_equal(ledger_open(w.dir_fd, &w.ledger), 0); /* the file is new, and sound */
+    w.ledger = ledger_close(w.ledger);
+    comes_back_as(picture);
+    free(picture);
+}
+
 /* A build that knew of no copy was here in between. */
 static void a_copy_that_was_left_behind_is_not_believed(void **state)
 {
@@ -184,6 +196,7 @@ int core_copy_cases(void)
         CASE(nothing_is_lost_by_a_bit_that_flips_anywhere_in_the_file),
         CASE(nothing_is_lost_by_a_file_that_is_cut_off_anywhere),
         CASE(nothing_is_lost_by_a_file_that_is_removed_or_is_another),
+        CASE(an_owner_that_dies_before_it_has_taken_the_copy_leaves_it_to_the_next),
         CASE(a_copy_that_was_left_behind_is_not_believed),
         CASE(what_the_file_had_no_room_for_is_in_the_copy),
         CASE(what_is_no_copy_is_left_alone),
