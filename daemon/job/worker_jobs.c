@@ -144,9 +144,9 @@ void worker_flush(struct worker *worker)
         int error = send_job(worker, job);
         if (!error)
             continue;
-        if (error == -EAGAIN)
-            want |= UV_WRITABLE;
-        if (error == -EAGAIN || error == -EPIPE)
+        if (error == -EAGAIN || error == -ENOMEM || error == -ENOBUFS)
+            want |= UV_WRITABLE; /* the worker's room or the kernel's memory: both come again */
+        if ((want & UV_WRITABLE) || error == -EPIPE)
             break; /* its end is heard of by reading */
         char why[96];
         snprintf(why, sizeof(why), "the job could not be sent to the worker: %s", strerror(-error));
@@ -211,7 +211,7 @@ void worker_readable(struct worker *worker)
     }
     if (worker->state == WORKER_DOWN || worker->eof)
         return;
-    if (error == -EAGAIN || (!error && !wrong)) {
+    if (error == -EAGAIN || error == -ENOMEM || error == -ENOBUFS || (!error && !wrong)) {
         worker_flush(worker);
         return;
     }
