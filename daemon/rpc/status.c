@@ -16,7 +16,7 @@ static void write_tiers(struct writer *writer, const struct device *device)
     write_open(writer, "tiers", '[');
     for (unsigned tier = 0; tier < HBM_TIERS; tier++) {
         uint64_t capacity = device->capacity[tier], used = device->used[tier];
-        if (!capacity)
+        if (!capacity && !used)
             continue;
         write_open(writer, NULL, '{');
         write_string(writer, "tier", hbm_tier_name(tier));
