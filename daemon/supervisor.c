@@ -111,7 +111,7 @@ static void take_signals(struct supervisor *supervisor)
             supervisor->status = EXIT_SUCCESS;
     }
     /* As a container's first process we also get its orphans. */
-    while ((pid = waitpid(-1, &status, WNOHANG)) > 0)
+    while ((pid = waitpid(-1, &status, WNOHANG)) > 0 || (pid < 0 && errno == EINTR))
         if (pid == supervisor->child)
             bury(supervisor, status);
 }
