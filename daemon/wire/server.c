@@ -104,6 +104,8 @@ static void on_connect(uv_poll_t *poll, int status, int events)
 
     (void)status;
     (void)events;
+    if (server->reserve_fd < 0)
+        server->reserve_fd = open_reserve();
     for (unsigned i = 0; i < ACCEPTS_A_WAKEUP; i++) {
         int fd = accept4(server->listen_fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
         if (fd >= 0)
