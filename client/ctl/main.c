@@ -2,10 +2,22 @@
 #include <errno.h>
 #include <locale.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "client/ctl/cli.h"
+#include "client/ctl/report.h"
 #include "client/ctl/verbs.h"
+
+/* A request without one of its members would be another request. */
+static void *memory_for_json(size_t size)
+{
+    void *memory = malloc(size);
+
+    if (!memory)
+        out_of_memory();
+    return memory;
+}
 
 static int run(struct cli *cli)
 {
@@ -27,6 +39,7 @@ int main(int argc, char **argv)
     static struct cli cli;
 
     setlocale(LC_CTYPE, "");
+    cJSON_InitHooks(&(cJSON_Hooks){.malloc_fn = memory_for_json, .free_fn = free});
     int status = cli_parse(&cli, argc, argv);
     if (!status)
         status = run(&cli);
