@@ -42,10 +42,10 @@ $(UNIT_TESTS): $(BUILD)/tests/%: $(BUILD)/obj/tests/unit/%.o $$(call objects,$$(
 	@mkdir -p $(@D)
 	$(LINK) $^ -o $@ $(call pc,libs,cmocka $($*_LIBS)) -ldl -lm
 
-# Preloaded into any build, sanitized or not.
-$(BUILD)/tests/inject.so: tests/inject/inject.c
+# Preloaded into any build, sanitized or not; inject_cuda.so beside it, where there is a driver.
+$(BUILD)/tests/inject.so $(BUILD)/tests/inject_cuda.so: $(BUILD)/tests/%.so: tests/inject/%.c
 	@mkdir -p $(@D)
-	$(CC) -std=gnu17 -D_GNU_SOURCE $(WARN) -O1 -g -fno-builtin -fno-omit-frame-pointer -fPIC -shared -pthread $< -o $@ -ldl
+	$(CC) -std=gnu17 -D_GNU_SOURCE $(WARN) -O2 -g -fno-builtin -fno-omit-frame-pointer -fPIC -shared -pthread $< -o $@ -ldl
 
 $(BUILD)/obj/tests/%.o: EXTRA_CFLAGS = -Iclient $(if $(NVCC),-isystem $(CUDA_HOME)/include)
 
@@ -78,7 +78,7 @@ $(CUDA_BENCHES): $(BUILD)/bench/%: $(BUILD)/obj/tests/bench/%.cu.o $$(WITH_KERNE
 programs: $(BINARIES)
 unit-tests: $(UNIT_TESTS) $(BUILD)/tests/sim $(BUILD)/tests/inject.so
 tsan-tests: $(TSAN_TESTS)
-gpu-tests: $(GPU_TESTS) $(BUILD)/tests/inject.so
+gpu-tests: $(GPU_TESTS) $(BUILD)/tests/inject.so $(BUILD)/tests/inject_cuda.so
 benches: programs $(BENCHES) $(if $(NVCC),$(CUDA_BENCHES))
 
 demo: ## the whole job on a real model, on the GPU if there is one (MODEL=FILE.safetensors); installs what is missing

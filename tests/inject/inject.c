@@ -25,7 +25,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum role { NOBODY, OWNER, WORKER, CLIENT, KEEPER, CTL };
+/* CUDA_*: the driver's calls in there, and nothing else. */
+enum role { NOBODY, OWNER, WORKER, CLIENT, KEEPER, CTL, CUDA_WORKER, CUDA_CLIENT };
 
 struct page {
     _Atomic uint64_t role;    /* who is meant */
@@ -106,13 +107,11 @@ static void note(const char *site, int error, void *caller)
     inside = false;
 }
 
-/* The error that this call gets, or 0. */
-static int strike(const char *site, void *caller, const int *errors)
+/* The error that a call gets which is one of those meant, or 0. */
+static int draw(const char *site, void *caller, const int *errors)
 {
     unsigned n_errors = 0;
 
-    if (!page || inside || !begun || atomic_load(&page->role) != role || role == NOBODY)
-        return 0;
     while (errors[n_errors])
         n_errors++;
     uint64_t n = atomic_load(&page->n);
@@ -125,8 +124,27 @@ static int strike(const char *site, void *caller, const int *errors)
     return error;
 }
 
+static int strike(const char *site, void *caller, const int *errors)
+{
+    bool meant = page && !inside && begun && atomic_load(&page->role) == role && role != NOBODY;
+
+    return meant ? draw(site, caller, errors) : 0;
+}
+
+/* For inject_cuda.c: out of memory, not supported, unknown, and an illegal address, after which a context is no good. */
+int inject_cuda_call(const char *name);
+int inject_cuda_call(const char *name)
+{
+    static const int errors[] = {2, 801, 999, 700, 0};
+    uint64_t meant = page ? atomic_load(&page->role) : NOBODY;
+
+    if (inside || !((meant == CUDA_WORKER && role == WORKER) || (meant == CUDA_CLIENT && role == CLIENT)))
+        return 0;
+    return draw(name, __builtin_return_address(0), errors);
+}
+
 #define ERRORS(...) ((const int[]){__VA_ARGS__, 0})
-#define NONE ((const int[]){0})
+static const int NONE[] = {0};
 #define HERE __builtin_return_address(0)
 #define NEXT(name)                                                                                           \
     ({                                                                                                       \
@@ -162,7 +180,8 @@ static const int *errors_of_transfer(int fd, bool writes)
         bool waits = !(fcntl(fd, F_GETFL) & O_NONBLOCK);
         static const int written[] = {ENOSPC, EIO, EINTR, SHORT, 0}, read_[] = {EIO, EINTR, SHORT, 0},
                          calm[] = {EINTR, 0}, busy[] = {EAGAIN, EINTR, 0};
-        errors = S_ISREG(status.st_mode) ? (writes ? written : read_) : waits ? calm : busy;
+        bool full = S_ISSOCK(status.st_mode) && !waits; /* an eventfd, or a signal's own pipe, is not */
+        errors = S_ISREG(status.st_mode) ? (writes ? written : read_) : full ? busy : calm;
     }
     inside = was_inside;
     errno = saved;

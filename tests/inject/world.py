@@ -17,12 +17,12 @@ from conftest import BUILD, DEVICE, Daemon, RpcError
 from helpers import ERRORS, Program, ProgramError, ctl_done, fds_of, hash_of, layers, put, safetensors
 from wire import Refused
 
-ROLES = {"owner": 1, "worker": 2, "client": 3, "keeper": 4, "ctl": 5}
+ROLES = {"owner": 1, "worker": 2, "client": 3, "keeper": 4, "ctl": 5, "cuda worker": 6, "cuda client": 7}
 SHORT = 10000
 INTERNAL_ERROR = -32603  # JSON-RPC's own: memory for the request itself
 PATIENCE = 30
 DATA = bytes(range(256)) * 256
-LIBRARY = BUILD / "tests" / "inject.so"
+LIBRARIES = [str(BUILD / "tests" / name) for name in ["inject.so"] + ["inject_cuda.so"] * (DEVICE == "cuda")]
 
 
 class Broken(Exception):
@@ -43,7 +43,7 @@ class Injector:
             self.memory = mmap.mmap(file.fileno(), 0)
         self.page = Page.from_buffer(self.memory)
         self.page.trace = int(bool(os.environ.get("HBM_INJECT_TRACE")))
-        self.environment = {"LD_PRELOAD": str(LIBRARY), "HBM_INJECT": str(path),
+        self.environment = {"LD_PRELOAD": ":".join(LIBRARIES), "HBM_INJECT": str(path),
                             "ASAN_OPTIONS": os.environ.get("ASAN_OPTIONS", "") + ":verify_asan_link_order=0"}
 
     @contextlib.contextmanager
@@ -75,6 +75,8 @@ class Injector:
 
     def where(self):
         page = self.page
+        if page.site.startswith((b"cu", b"nvml")):
+            return f"{page.site.decode()}: {page.error}"
         what = "short" if page.error == SHORT else os.strerror(page.error)
         return f"{page.site.decode()}: {what} at {page.module.decode()}+{page.caller:#x}"
 
@@ -153,7 +155,8 @@ class World:
             # A GPU's host tier keeps what was let go of for a while.
             "used": {row["tier"]: row["used"] for row in device["tiers"] if row["tier"] != "host" or DEVICE == "host"},
             "counts": {key: status[key] for key in ("sessions", "leases", "quarantined", "ops", "buffers", "models")},
-            "fds": {"owner": fds_of(status["pid"]), "worker": fds_of(device["worker_pid"]), "keeper": fds_of(self.daemon.process.pid)},
+            # A GPU's worker opens and drops its context as it likes.
+            "fds": [fds_of(pid) for pid in [status["pid"], self.daemon.process.pid] + [device["worker_pid"]] * (DEVICE == "host")],
         }
 
     def at_rest(self):
@@ -164,6 +167,10 @@ class World:
             last, books = books, self.books()
             same = same + 1 if books == last else 0
         return books
+
+    def seen(self, user, *words):
+        """What the client program reads or writes through its pointers; on a GPU it has no business there."""
+        return user.ask(*words) if DEVICE == "host" else []
 
     def program(self):
         """The client of this world, with an open session."""
@@ -219,7 +226,7 @@ class World:
         user.ask("close")
         maps = pathlib.Path(f"/proc/{user.process.pid}/maps").read_text(encoding="ascii").count("/memfd:")
         fds = fds_of(user.process.pid)
-        if maps or fds != user.fds:
+        if maps or DEVICE == "host" and fds != user.fds:  # the driver keeps its own
             raise Broken(f"the client keeps {maps} mappings and {fds - user.fds} descriptors")
 
     def end_user(self):
@@ -266,6 +273,7 @@ class World:
             raise Broken(f"{error}: (before, now) {wrong}") from error
         self.wait_for(lambda: hash_of(self, "*") == self.hashes, "bytes have changed", 5)
         self.daemon.check()
+        self.worn |= self.serving()["worker_restarts"] > 3
 
     def close(self):
         self.end_user()

@@ -132,10 +132,10 @@ find_python() {
     fi
 }
 
-injected() { # short | all
+injected() { # short | all; of the driver's calls with HBM_TEST_DEVICE=cuda
     local log=$logs/inject.log status=0
     find_python || return 0
-    echo "Injected failures of memory and system calls ($1)"
+    echo "Injected failures ($1)"
     timeout --kill-after=30 "${HBM_INJECT_SECONDS:-36000}" "$python" tests/inject/run.py "$1" >"$log" 2>&1 </dev/null || status=$?
     account inject "$log" "$status" "$(lines "$log" '^ok - ')" "$(lines "$log" '^FAIL - ')" 0
     tail -n 1 "$log" | sed 's/^/    /'
@@ -182,6 +182,7 @@ case $mode in
             programs 'GPU programs' "${gpu[@]}"
             stop_daemon
             export HBM_TEST_DEVICE=cuda
+            injected short
             flows
             if [ "$skipped" -gt 0 ]; then
                 echo "There is a GPU here, so nothing may be waived: $skipped were."
