@@ -55,6 +55,10 @@ struct hbm_options {
     const char *client;      /* shown to operators; NULL: the program's name */
     unsigned flags;
     uint32_t reconnect_ms; /* how long calls wait for a daemon that went away; 0: 10 s */
+    /* Whom the daemon has to run as, or hbm_open is DENIED; 0: HBM_SERVER_UID if that is set (0 there is root), else
+     * root, this process's user or the owner of the socket's directory. As seen from here: in a user namespace a user
+     * outside of it is 65534. */
+    uint32_t server_uid;
 };
 
 /* options may be NULL. */

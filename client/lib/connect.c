@@ -3,6 +3,7 @@
 #include <grp.h>
 #include <libgen.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -49,8 +50,24 @@ static int set_denied(const char *path, const char *dir)
     return set_error(HBM_E_DENIED, "%s is for members of group %u", path, status.st_gid);
 }
 
+/* The option, HBM_SERVER_UID, or neither. */
+static int find_server_uid(const struct hbm_options *options, int64_t *uid)
+{
+    const char *text = secure_getenv("HBM_SERVER_UID");
+    char *end;
+
+    *uid = options->server_uid ? (int64_t)options->server_uid : -1;
+    if (*uid >= 0 || !text || !*text)
+        return 0;
+    errno = 0;
+    *uid = strtoll(text, &end, 10);
+    if (errno || *end || *uid < 0 || *uid >= UINT32_MAX)
+        return set_error(HBM_E_INVALID, "HBM_SERVER_UID is \"%.40s\", which is no user's number", text);
+    return 0;
+}
+
 /* A planted socket could hand out memory that its maker reads. */
-static int check_server(int fd, const char *path, const char *dir)
+static int check_server(int fd, const char *path, const char *dir, int64_t wanted)
 {
     struct ucred peer;
     socklen_t size = sizeof(peer);
@@ -58,14 +75,18 @@ static int check_server(int fd, const char *path, const char *dir)
 
     if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &size) < 0)
         return set_system_error("SO_PEERCRED", errno);
-    if (peer.uid == 0 || peer.uid == geteuid() || (stat(dir, &status) == 0 && peer.uid == status.st_uid))
+    if (wanted >= 0 && peer.uid != wanted)
+        return set_error(HBM_E_DENIED, "%s is served by uid %u, and HBM_SERVER_UID or server_uid wants %u", path, peer.uid,
+                         (unsigned)wanted);
+    if (wanted >= 0 || peer.uid == 0 || peer.uid == geteuid() ||
+        (stat(dir, &status) == 0 && peer.uid == status.st_uid))
         return 0;
     return set_error(HBM_E_DENIED,
                      "%s is served by uid %u, which is neither root, nor you, nor the directory's owner", path,
                      peer.uid);
 }
 
-static int connect_at(const char *path, int flags, int *ret)
+static int connect_at(const char *path, int64_t server_uid, int flags, int *ret)
 {
     struct sockaddr_un address = {.sun_family = AF_UNIX};
     char dir[sizeof(address.sun_path)];
@@ -89,21 +110,23 @@ static int connect_at(const char *path, int flags, int *ret)
             return set_error(HBM_E_NO_DAEMON, "%s: %s", path, errno == ENOENT ? "not there" : "nobody listens");
         return set_system_error(path, errno);
     }
-    int error = check_server(fd, path, parent);
+    int error = check_server(fd, path, parent, server_uid);
     if (error)
         return error;
     *ret = TAKE_FD(fd);
     return 0;
 }
 
-int connect_to_daemon(const struct hbm_options *options, char **path, int *ret)
+int connect_to_daemon(hbm_session *session, const struct hbm_options *options, int *ret)
 {
-    int error = find_path(options, path);
+    int error = find_path(options, &session->path);
 
-    return error ? error : connect_at(*path, 0, ret);
+    if (!error)
+        error = find_server_uid(options, &session->server_uid);
+    return error ? error : connect_at(session->path, session->server_uid, 0, ret);
 }
 
-int connect_again(const char *path, int *ret)
+int connect_again(const hbm_session *session, int *ret)
 {
-    return connect_at(path, SOCK_NONBLOCK, ret);
+    return connect_at(session->path, session->server_uid, SOCK_NONBLOCK, ret);
 }

@@ -84,7 +84,7 @@ static void knock(hbm_session *session)
         return;
     set_timer(session, 0); /* off, and what it has counted forgotten */
     error_keep(&kept);     /* it is no call of the program's that fails here */
-    if (connect_again(session->path, &comeback->socket) || !send_resume(session, comeback->socket) ||
+    if (connect_again(session, &comeback->socket) || !send_resume(session, comeback->socket) ||
         epoll_ctl(session->conn.epoll, EPOLL_CTL_ADD, comeback->socket, &event) < 0)
         try_later(session);
     error_restore(&kept);

@@ -112,7 +112,7 @@ static int session_start(hbm_session *session, const struct hbm_options *options
     char peer[256];
     unsigned n_devices = 0;
     int fd = -1;
-    int error = connect_to_daemon(options, &session->path, &fd);
+    int error = connect_to_daemon(session, options, &fd);
 
     if (error)
         return error;

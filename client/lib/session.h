@@ -51,6 +51,7 @@ struct hbm_session {
     struct node all;    /* fork.c's list of sessions */
     _Atomic bool inert; /* this is a forked child's copy */
     char *path;         /* of the socket */
+    int64_t server_uid; /* whom the daemon has to run as; -1: whom connect.c trusts by itself */
     struct device_table *_Atomic devices;
     bool has_thread;
     _Atomic bool closing;
@@ -108,10 +109,11 @@ void devices_free(hbm_session *session);
 void fork_watch(hbm_session *session);
 void fork_unwatch(hbm_session *session);
 
-/* connect.c: a connected socket to a daemon whose uid may be trusted, or the error set. *path is malloc'd. */
-int connect_to_daemon(const struct hbm_options *options, char **path, int *ret);
-/* The same by the path, and without waiting for room in its queue: the socket does not block. */
-int connect_again(const char *path, int *ret);
+/* connect.c: a connected socket to a daemon whose uid may be trusted, or the error set. Fills session->path, which is
+ * malloc'd, and server_uid. */
+int connect_to_daemon(hbm_session *session, const struct hbm_options *options, int *ret);
+/* The same by what was filled, and without waiting for room in its queue: the socket does not block. */
+int connect_again(const hbm_session *session, int *ret);
 
 /* resume.c: a step on the way back, without blocking; nothing if the connection is not down. */
 void resume_step(hbm_session *session);

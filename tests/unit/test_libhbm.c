@@ -87,6 +87,27 @@ static void a_socket_planted_by_another_user_is_refused(void **state)
     close(ready[1]);
 }
 
+static void a_daemon_of_another_user_than_wanted_is_refused(void **state)
+{
+    struct hbm_options options = {.runtime_dir = fake.dir, .server_uid = geteuid() + 1};
+    hbm_session *session;
+    char own[16];
+
+    (void)state;
+    assert_int_equal(hbm_open(&options, &session), HBM_E_DENIED);
+    options.server_uid = 0;
+    setenv("HBM_SERVER_UID", "4294967", 1);
+    assert_int_equal(hbm_open(&options, &session), HBM_E_DENIED);
+    assert_non_null(strstr(hbm_last_error_detail(), "4294967"));
+    setenv("HBM_SERVER_UID", "root", 1);
+    assert_int_equal(hbm_open(&options, &session), HBM_E_INVALID);
+    snprintf(own, sizeof(own), "%u", geteuid());
+    setenv("HBM_SERVER_UID", own, 1);
+    assert_int_equal(hbm_open(&options, &session), HBM_OK);
+    hbm_close(session);
+    unsetenv("HBM_SERVER_UID");
+}
+
 static void bad_arguments_are_refused_before_anything_is_sent(void **state)
 {
     char long_name[300];
@@ -658,6 +679,7 @@ int main(void)
         TEST(without_a_daemon_the_error_names_the_path),
         TEST(another_protocol_version_is_named_when_opening),
         TEST(a_socket_planted_by_another_user_is_refused),
+        TEST(a_daemon_of_another_user_than_wanted_is_refused),
         TEST(bad_arguments_are_refused_before_anything_is_sent),
         TEST(threads_share_a_session_while_arenas_are_asked_back),
         TEST(replies_may_come_in_another_order_than_requests),
