@@ -1,13 +1,16 @@
 """Several client sockets: owner means (listener, uid), and what is not yours never was (FAULTS 12, 29, 30)."""
 import os
+import signal
 import socket
 import stat
+import subprocess
 
 import pytest
 
 import wire
 from conftest import RpcError
-from helpers import MIB, OTHER, Client, as_user, ctl_done, events, let_others_in, refused, root_only, serves, settled, used
+from helpers import (MIB, OTHER, Client, Program, as_user, client_program, ctl_done, events, host_only, let_others_in, refused,
+                     root_only, serves, settled, used)
 from tables import sealed
 from wire import KEEP, MESSAGES, SHARED, STRUCTS, Refused
 
@@ -374,3 +377,96 @@ def test_no_method_tells_a_stranger_what_is_there(listeners, secrets):
         assert {(row["listener"], row["uid"]) for row in accounts} <= {("main", STRANGER)}
         assert [row["listener"] for row in operator.rpc("hbm.status")["listeners"]] == ["main"]
     assert asked >= {"hbm.show", "hbm.hash", "hbm.free", "hbm.rm", "hbm.rename", "hbm.wait", "hbm.cancel", "hbm.sleep", "hbm.kick"}
+
+
+# ---- A container: nothing but the socket's directory ----
+
+class Contained(Program):
+    """client_program.c in namespaces of its own, user 0 there, with only the listener's directory of all that is the daemon's."""
+
+    def __init__(self, binary, listeners, user_namespace):
+        home = listeners.home
+        inside = f"mount --bind -o ro {home}/pods /mnt && mount -t tmpfs none {home} && exec {binary} /mnt"
+        flags = ["-p", "-i", "-n", "-m", "-u", "--fork", "--mount-proc", *(["-U", "-r"] if user_namespace else [])]
+        self.process = subprocess.Popen(["unshare", *flags, "sh", "-c", inside], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                                        stderr=subprocess.PIPE, text=True)
+        self.ask("open", 0)
+
+    def kill_inside(self, daemon):
+        """SIGKILL to the client alone, by the number that the host knows it by."""
+        os.kill(daemon.rpc("hbm.sessions")[0]["pid"], signal.SIGKILL)
+
+
+@host_only
+@root_only
+@pytest.mark.parametrize("user_namespace", [False, True], ids=["root", "user namespace"])
+def test_a_container_needs_only_the_directory_of_its_socket(make_daemon, client_program, user_namespace):
+    """FAULTS 16, CASES 29: unshared pid, ipc, net, mount, uts (and user) namespaces, with a fresh /proc."""
+    listeners = Listeners(make_daemon, supervise=True).start()
+    daemon = listeners.daemon
+    with listeners.client("pods") as pod:
+        grant, fd = pod.alloc(MIB, "w", flags=KEEP, mode=0o644)
+        os.pwrite(fd, b"w" * MIB, 0)
+        os.close(fd)
+        pod.unlock(grant["slot"])
+    inside = Contained(client_program, listeners, user_namespace)
+    index, _, _ = inside.attach("w")
+    assert inside.ask("peek", index, MIB - 1) == [str(ord("w"))]
+    own, _, _ = inside.alloc("own", MIB)
+    inside.ask("fill", own, 7)
+    (session,) = daemon.rpc("hbm.sessions")
+    assert session["listener"] == "pods" and session["uid"] == os.geteuid() and session["leases"] == 2
+    daemon.kill9()  # its owner goes, and comes back: so does it
+    daemon.wait_ready()
+    assert inside.ask("peek", index, MIB - 1) == [str(ord("w"))]
+    inside.ask("alloc", "more", MIB, 0, 0, "")
+    inside.kill_inside(daemon)
+    daemon.wait_for(lambda: settled(daemon))
+    assert {row["name"] for row in daemon.rpc("hbm.ls")} == {f"~pods:{os.geteuid()}/w"} and used(daemon) == MIB
+    inside.kill()
+
+
+# ---- Floods ----
+
+def test_one_that_floods_and_never_reads_is_dropped_alone_at_its_accounts_bound(make_daemon):
+    """FAULTS 9: answers pile up in its account, and go with it."""
+    listeners = Listeners(make_daemon, pods="account_queue_bytes = 4KiB").start()
+    daemon = listeners.daemon
+    with listeners.client("other") as other:
+        pods = [listeners.client("pods") for _ in range(3)]
+        for link in pods:
+            link.socket.settimeout(0.2)
+            try:
+                for _ in range(20000):
+                    link.send("device", index=0)
+            except (OSError, ConnectionError):
+                pass
+            other.call("device", index=0)
+        daemon.wait_for(lambda: events(daemon, "client.dropped"))
+        assert "account_queue_bytes" in events(daemon, "client.dropped")[0]["detail"]
+        other.call("device", index=0)
+        for link in pods:
+            link.socket.close()
+            link.page = None
+    daemon.wait_for(lambda: use(daemon, "pods", os.geteuid())["queue_bytes"][0] == 0)
+
+
+def test_file_descriptors_that_are_not_read_are_bounded_for_all_links_of_a_user(make_daemon):
+    """FAULTS 9: the kernel counts them against the daemon, for all its clients together."""
+    listeners = Listeners(make_daemon, pods="account_unread_fds = 20").start()
+    daemon, uid = listeners.daemon, os.geteuid()
+    with listeners.client("other") as other, listeners.client("pods") as first:
+        first.alloc(4096, "w")
+        links = [listeners.client("pods") for _ in range(3)]
+        for link in links:
+            for _ in range(10):
+                link.send("attach", name="w", timeout_ms=1000)
+        daemon.wait_for(lambda: events(daemon, "client.dropped"))
+        assert "account_unread_fds" in events(daemon, "client.dropped")[0]["detail"]
+        assert use(daemon, "pods", uid)["unread_fds"][0] <= 20
+        other.alloc(4096)
+        for link in links:
+            link.page = None
+            link.socket.close()
+        first.attach("w")
+
