@@ -58,6 +58,7 @@ owner=$(ctl --json status | pick "d['pid']")
 ctl --json devices | pick "d[0]['name']" >"$dir/device"
 
 measure socket_bench "$owner"
+measure flood_bench
 measure lock_bench
 measure attach_bench
 ctl rm bench-model >/dev/null || true
