@@ -33,6 +33,16 @@ static void turn_away(int fd, int error, const char *detail)
     writer_clear(&line);
 }
 
+/* One user's connections never fill the house. */
+static bool has_too_many(const struct rpc_server *server, const struct principal *who)
+{
+    unsigned n = 0;
+
+    list_for_each (node, &server->connections)
+        n += owner_equal(list_entry(node, struct connection, node)->who.owner, who->owner);
+    return !who->admin && n >= (CONNECTIONS_MAX - CONNECTIONS_RESERVED) / 2;
+}
+
 static void admit(struct rpc_server *server, int new_fd)
 {
     _cleanup_fd_ int fd = new_fd;
@@ -44,9 +54,10 @@ static void admit(struct rpc_server *server, int new_fd)
         return;
     }
     unsigned limit = who.admin ? CONNECTIONS_MAX : CONNECTIONS_MAX - CONNECTIONS_RESERVED;
-    if (server->n_connections >= limit) {
+    if (server->n_connections >= limit || has_too_many(server, &who)) {
         char detail[HBM_DETAIL_MAX];
-        snprintf(detail, sizeof(detail), "%u operators are connected", server->n_connections);
+        snprintf(detail, sizeof(detail), "%u operators are connected; one user may be half of all that can be",
+                 server->n_connections);
         turn_away(fd, HBM_E_LIMIT, detail);
         return;
     }

@@ -1,6 +1,7 @@
 /* The groups of test_core. Each returns how many of its tests failed. */
 #pragma once
 
+int core_account_cases(void);
 int core_move_cases(void);
 int core_books_cases(void);
 int core_code_cases(void);

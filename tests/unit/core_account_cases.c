@@ -1,0 +1,149 @@
+/* Accounts, listeners and timers. */
+#include "core_cases.h"
+#include "core_world.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "daemon/core/listener.h"
+#include "proto/messages.h"
+
+static struct world w;
+
+static int begin(void **state)
+{
+    (void)state;
+    world_begin(&w);
+    return 0;
+}
+
+static int end(void **state)
+{
+    (void)state;
+    world_end(&w);
+    return 0;
+}
+
+static void a_charge_past_either_limit_is_refused_and_charges_nothing(void **state)
+{
+    struct listener *pods = listener_add(w.core, "pods");
+    struct account *one = account_of(w.core, (struct owner){pods->id, 0}),
+                   *other = account_of(w.core, (struct owner){pods->id, 1});
+    char detail[HBM_DETAIL_MAX];
+
+    (void)state;
+    pods->each[ACCOUNT_BUFFERS] = 3;
+    pods->total[ACCOUNT_BUFFERS] = 5;
+    assert_int_equal(account_charge(one, ACCOUNT_BUFFERS, 3, detail), 0);
+    assert_int_equal(account_charge(one, ACCOUNT_BUFFERS, 1, detail), HBM_E_LIMIT);
+    assert_non_null(strstr(detail, "user 0 has 3 buffers, account_buffers is 3"));
+    assert_int_equal(account_charge(other, ACCOUNT_BUFFERS, 3, detail), HBM_E_LIMIT);
+    assert_non_null(strstr(detail, "listener pods has 3 buffers, total_buffers is 5"));
+    assert_int_equal(other->use[ACCOUNT_BUFFERS], 0);
+    assert_int_equal(account_charge(other, ACCOUNT_BUFFERS, 2, detail), 0);
+    assert_int_equal(pods->whole.use[ACCOUNT_BUFFERS], 5);
+    assert_int_equal(account_charge(one, ACCOUNT_DEVICE_BYTES, UINT64_MAX, detail), 0); /* no limit, no overflow */
+    account_release(one, ACCOUNT_DEVICE_BYTES, UINT64_MAX);
+    account_release(one, ACCOUNT_BUFFERS, 3);
+    account_release(other, ACCOUNT_BUFFERS, 2);
+    assert_int_equal(pods->whole.use[ACCOUNT_BUFFERS], 0);
+}
+
+static void a_listener_is_known_by_its_name_alone(void **state)
+{
+    struct listener *pods = listener_of(w.core, listener_id("pods")); /* as the ledger speaks of it first */
+
+    (void)state;
+    assert_false(pods->configured);
+    assert_string_equal(pods->name, "0x8ec19e4d");
+    assert_int_equal(listener_by_name(pods->name), pods->id);
+    assert_ptr_equal(listener_add(w.core, "pods"), pods);
+    assert_string_equal(pods->name, "pods");
+    assert_int_equal(listener_by_name("pods"), pods->id);
+    assert_int_equal(listener_by_name("main"), 0);
+    assert_null(listener_add(w.core, "pods"));
+}
+
+static void a_client_counts_the_devices_of_its_listener(void **state)
+{
+    struct listener *pods = listener_add(w.core, "pods");
+    const struct principal who = {.owner = {pods->id, 0}};
+    struct device *second;
+    uint64_t capacity[HBM_TIERS] = {1 << 20};
+
+    (void)state;
+    second = device_add(w.core, "second", "second", false, capacity);
+    pods->devices = UINT64_C(1) << second->index;
+    assert_int_equal(listener_n_devices(pods, w.core), 1);
+    assert_ptr_equal(listener_device(w.core, &who, 0), second);
+    assert_ptr_equal(listener_device(w.core, &who, WIRE_DEVICE_ANY), second);
+    assert_null(listener_device(w.core, &who, second->index));
+    assert_int_equal(listener_device_index(w.core, &who, second), 0);
+    assert_int_equal(listener_device_index(w.core, &who, w.device), WIRE_DEVICE_ANY);
+    assert_ptr_equal(listener_device(w.core, &alice, second->index), second);
+    list_unlink(&second->node); /* the world's own picture has one */
+    w.core->n_devices--;
+    free(second);
+}
+
+/* ---- Timers ---- */
+
+#define TIMERS 5000
+
+struct alarm {
+    struct timer timer;
+    uint64_t at;
+    unsigned fired;
+};
+
+static uint64_t last_fired;
+
+static void ring(struct timer *timer)
+{
+    struct alarm *alarm = container_of(timer, struct alarm, timer);
+
+    assert_true(alarm->at >= last_fired && alarm->at <= core_now(w.core));
+    last_fired = alarm->at;
+    alarm->fired++;
+}
+
+static void thousands_of_timers_fire_once_in_their_order_or_not_at_all(void **state)
+{
+    struct alarm *alarms = calloc(TIMERS, sizeof(*alarms));
+    uint32_t random = 1;
+
+    (void)state;
+    last_fired = 0;
+    for (unsigned round = 0; round < 3; round++) { /* armed, armed anew, and a third of them stopped */
+        for (unsigned i = 0; i < TIMERS; i++) {
+            uint64_t delay = (random = random * 1664525 + 1013904223) >> 22;
+            alarms[i].timer.fire = ring;
+            alarms[i].at = core_now(w.core) + delay;
+            if (round < 2)
+                timer_arm(w.core, &alarms[i].timer, delay);
+            else if (i % 3 == 0)
+                timer_stop(w.core, &alarms[i].timer);
+            else
+                alarms[i].at = alarms[i].timer.at_ms;
+        }
+    }
+    for (unsigned passed = 0; passed < 1100; passed += 50)
+        world_pass(&w, 50);
+    for (unsigned i = 0; i < TIMERS; i++)
+        assert_int_equal(alarms[i].fired, i % 3 != 0);
+    free(alarms);
+}
+
+#define CASE(name) cmocka_unit_test_setup_teardown(name, begin, end)
+
+int core_account_cases(void)
+{
+    const struct CMUnitTest tests[] = {
+        CASE(a_charge_past_either_limit_is_refused_and_charges_nothing),
+        CASE(a_listener_is_known_by_its_name_alone),
+        CASE(a_client_counts_the_devices_of_its_listener),
+        CASE(thousands_of_timers_fire_once_in_their_order_or_not_at_all),
+    };
+
+    return cmocka_run_group_tests_name("accounts", tests, NULL, NULL);
+}
