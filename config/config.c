@@ -219,9 +219,10 @@ static int set(const struct place *place, const char *key, const char *value, co
                  place->kind);
         return -1;
     }
-    const char *wrong = strlen(value) >= CONFIG_TEXT_MAX
-                            ? "the value is too long"
-                            : set_field(place->fields[i].type, (char *)place->base + place->fields[i].offset, value);
+    const char *wrong =
+        strlen(value) >= CONFIG_TEXT_MAX
+            ? "the value is too long"
+            : set_field(place->fields[i].type, (char *)place->base + place->fields[i].offset, value);
     if (wrong) {
         snprintf(why, CONFIG_WHY_MAX, "%s = %.64s: %s", key, value, wrong);
         return -1;
@@ -241,7 +242,7 @@ int config_set(struct config *config, const char *key, const char *value, const 
 int config_listener_set(struct config_listener *listener, const char *key, const char *value, const char *source,
                         char *why)
 {
-    const struct place place = {config_listener_options, listener_fields, LISTENER_KEYS,       listener,
+    const struct place place = {config_listener_options, listener_fields,  LISTENER_KEYS,     listener,
                                 listener->text,          listener->source, " in a [listener]"};
 
     return set(&place, key, value, source, why);
@@ -275,7 +276,8 @@ struct config_listener *config_listener_new(struct config *config, const char *n
     if (!isalpha((unsigned char)*name) || name[strspn(name, allowed)] || strlen(name) >= CONFIG_LISTENER_NAME_MAX ||
         !strcmp(name, "main")) {
         snprintf(why, CONFIG_WHY_MAX,
-                 "'%.40s': a listener's name is a letter, then letters, digits, '.', '-', '_', %d in all, and not 'main'",
+                 "'%.40s': a listener's name is a letter, then letters, digits, '.', '-', '_', %d in all, and not "
+                 "'main'",
                  name, CONFIG_LISTENER_NAME_MAX - 1);
         return NULL;
     }

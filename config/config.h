@@ -60,8 +60,8 @@ struct config {
 #define OPTION(key, type, standard, reload, about) CONFIG_TYPE_##type key;
 #include "config/options.def"
 #undef OPTION
-    config_text text[CONFIG_KEYS];   /* as written */
-    config_text source[CONFIG_KEYS]; /* "default", "/etc/hbmd/hbmd.conf:12", "command line" */
+    config_text text[CONFIG_KEYS];     /* as written */
+    config_text source[CONFIG_KEYS];   /* "default", "/etc/hbmd/hbmd.conf:12", "command line" */
     struct config_listener *listeners; /* in the file's order; the config's own */
 };
 
@@ -78,7 +78,8 @@ void config_defaults(struct config *config);
 void config_clear(struct config *config);
 /* 0, or -1 with a sentence in why (CONFIG_WHY_MAX bytes): no such key, or not such a value. */
 int config_set(struct config *config, const char *key, const char *value, const char *source, char *why);
-/* A section with its defaults, added to the end. NULL with a sentence in why: no such name can be, or memory is out. */
+/* A section with its defaults, added to the end. NULL with a sentence in why: no such name can be, or memory is
+ * out. */
 struct config_listener *config_listener_new(struct config *config, const char *name, char *why);
 /* As config_set, for a key of a section. */
 int config_listener_set(struct config_listener *listener, const char *key, const char *value, const char *source,

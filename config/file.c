@@ -1,6 +1,6 @@
-/* hbmd.conf: `key = value` lines, `[listener NAME]` sections, `#` and `;` comments. inih parses the lines; the reader
- * below counts them, because inih reports only the first error, finds those that inih skips in silence, and keeps the
- * sections, whose names inih would cut. */
+/* hbmd.conf: `key = value` lines, `[listener NAME]` sections, `#` and `;` comments. inih parses the lines; the
+ * reader below counts them, because inih reports only the first error, finds those that inih skips in silence, and
+ * keeps the sections, whose names inih would cut. */
 #include <errno.h>
 #include <ini.h>
 #include <stdio.h>
@@ -14,7 +14,7 @@ struct reading {
     const char *path;
     FILE *file;
     unsigned line, errors;
-    struct config_listener *listener; /* the section read; NULL: none yet */
+    struct config_listener *listener;                               /* the section read; NULL: none yet */
     unsigned set_at[CONFIG_KEYS], set_in_section_at[LISTENER_KEYS]; /* line of each key, 0 = not yet */
     void (*report)(void *context, unsigned line, const char *why);
     void *context;
@@ -55,7 +55,8 @@ static void open_section(struct reading *reading, char *line)
     reading->listener = config_listener_new(reading->config, name, why);
     if (!reading->listener) {
         complain(reading, why);
-        reading->listener = config_listener_new(reading->config, "nameless", why); /* its keys are judged all the same */
+        reading->listener =
+            config_listener_new(reading->config, "nameless", why); /* its keys are judged all the same */
     }
     if (reading->listener)
         reading->listener->line = reading->line;

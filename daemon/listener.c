@@ -1,6 +1,6 @@
-/* The [listener]s of the configuration: client sockets more, each in a directory of its own, each with its own devices
- * and limits. What is wrong with one of them is its users' misfortune alone: whoever has its directory mounted could
- * otherwise keep the daemon from starting. */
+/* The [listener]s of the configuration: client sockets more, each in a directory of its own, each with its own
+ * devices and limits. What is wrong with one of them is its users' misfortune alone: whoever has its directory
+ * mounted could otherwise keep the daemon from starting. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -89,7 +89,8 @@ static int open_socket(struct server *server, struct client_socket *socket, char
     socket->dir_fd = socket_dir_open(config->directory, server->dir_fd, why);
     if (socket->dir_fd < 0)
         return -1;
-    fd = socket_listen(socket->dir_fd, CLIENT_SOCKET, SOCK_SEQPACKET, config->socket_group, config->socket_mode, why);
+    fd = socket_listen(socket->dir_fd, CLIENT_SOCKET, SOCK_SEQPACKET, config->socket_group, config->socket_mode,
+                       why);
     socket->made = fd >= 0;
     return fd;
 }

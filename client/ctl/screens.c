@@ -64,7 +64,8 @@ static void print_degraded(const cJSON *ailments)
 void show_status(const struct cli *cli, const cJSON *status)
 {
     static const char *const holds[] = {"buffers", "models", "sessions", "ops", "leases", NULL};
-    static const char *const history[] = {"quarantined", "late_reclaims", "reclaimed_sessions", "violations", "lost", "epoch", NULL};
+    static const char *const history[] = {
+        "quarantined", "late_reclaims", "reclaimed_sessions", "violations", "lost", "epoch", NULL};
     _cleanup_free_ char *version = cell_text(member(status, "version"));
     _cleanup_free_ char *pid = cell_text(member(status, "pid"));
     char uptime[UNITS_TEXT], rss[UNITS_TEXT];
@@ -173,8 +174,8 @@ void show_models(const struct cli *cli, const cJSON *models)
 
 void show_sessions(const struct cli *cli, const cJSON *sessions)
 {
-    static const char *const titles[] = {"SESSION", ">PID",   ">UID", "CLIENT",   "STATE",
-                                         ">LEASES", ">BYTES", ">AGE", "AWAITING", ">FOR", NULL};
+    static const char *const titles[] = {"SESSION", ">PID", ">UID",     "CLIENT", "STATE", ">LEASES",
+                                         ">BYTES",  ">AGE", "AWAITING", ">FOR",   NULL};
     const cJSON *row;
     struct grid grid;
 
@@ -211,7 +212,7 @@ static void thing_cell(struct grid *grid, const cJSON *thing)
 
 void show_accounts(const struct cli *cli, const cJSON *accounts)
 {
-    static const char *const titles[] = {"LISTENER", ">UID",    ">DEVICE", ">HOST",   ">DISK", ">BUFFERS",
+    static const char *const titles[] = {"LISTENER",  ">UID",    ">DEVICE", ">HOST",   ">DISK", ">BUFFERS",
                                          ">SESSIONS", ">LEASES", ">OPS",    ">UNREAD", ">FDS",  NULL};
     const cJSON *row, *thing;
     struct grid grid;

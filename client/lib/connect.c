@@ -76,8 +76,8 @@ static int check_server(int fd, const char *path, const char *dir, int64_t wante
     if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &size) < 0)
         return set_system_error("SO_PEERCRED", errno);
     if (wanted >= 0 && peer.uid != wanted)
-        return set_error(HBM_E_DENIED, "%s is served by uid %u, and HBM_SERVER_UID or server_uid wants %u", path, peer.uid,
-                         (unsigned)wanted);
+        return set_error(HBM_E_DENIED, "%s is served by uid %u, and HBM_SERVER_UID or server_uid wants %u", path,
+                         peer.uid, (unsigned)wanted);
     if (wanted >= 0 || peer.uid == 0 || peer.uid == geteuid() ||
         (stat(dir, &status) == 0 && peer.uid == status.st_uid))
         return 0;

@@ -26,7 +26,7 @@ const char *account_thing_name(enum account_thing thing)
 
 struct account *account_of(struct core *core, struct owner owner)
 {
-    list_for_each(node, &core->accounts) {
+    list_for_each (node, &core->accounts) {
         struct account *account = list_entry(node, struct account, node);
         if (owner_equal(account->owner, owner))
             return account;
@@ -59,11 +59,11 @@ uint64_t account_limit(const struct account *account, enum account_thing thing)
 static void describe(const struct account *account, enum account_thing thing, char *text, size_t size)
 {
     if (is_whole(account))
-        snprintf(text, size, "listener %s has %" PRIu64 " %s, total_%s", account->listener->name, account->use[thing],
-                 things[thing].words, things[thing].name);
+        snprintf(text, size, "listener %s has %" PRIu64 " %s, total_%s", account->listener->name,
+                 account->use[thing], things[thing].words, things[thing].name);
     else
-        snprintf(text, size, "user %" PRIu32 " has %" PRIu64 " %s, account_%s", account->owner.uid, account->use[thing],
-                 things[thing].words, things[thing].name);
+        snprintf(text, size, "user %" PRIu32 " has %" PRIu64 " %s, account_%s", account->owner.uid,
+                 account->use[thing], things[thing].words, things[thing].name);
 }
 
 static int check(const struct account *account, enum account_thing thing, uint64_t amount, char *detail)
@@ -99,8 +99,8 @@ static void warn_if_near(struct account *account, enum account_thing thing)
         return;
     account->warned |= 1u << thing;
     describe(account, thing, has, sizeof(has));
-    event_emit(&account->core->events, "account.near_limit", 0, NULL, account->owner.listener, account->owner.uid, 0,
-               "%s is %" PRIu64, has, account_limit(account, thing));
+    event_emit(&account->core->events, "account.near_limit", 0, NULL, account->owner.listener, account->owner.uid,
+               0, "%s is %" PRIu64, has, account_limit(account, thing));
 }
 
 static void add(struct account *account, enum account_thing thing, uint64_t amount)

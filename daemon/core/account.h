@@ -1,5 +1,5 @@
-/* What each owner (listener, uid) has, and may have. Every resource is charged here and released with it, and so it is
- * in the account of the owner's listener as a whole. */
+/* What each owner (listener, uid) has, and may have. Every resource is charged here and released with it, and so it
+ * is in the account of the owner's listener as a whole. */
 #pragma once
 
 #include "daemon/core/call.h"
@@ -11,7 +11,7 @@ struct account {
     struct listener *listener; /* lives as long as the core */
     uint64_t use[ACCOUNT_THINGS];
     uint32_t warned; /* a bit a thing: near its limit, and that has been said */
-    unsigned row; /* of whoever walks over all accounts */
+    unsigned row;    /* of whoever walks over all accounts */
 };
 
 /* The name of a thing in hbmd.conf and in answers, without account_ or total_. */

@@ -1,7 +1,7 @@
-/* A listener: one client socket and who comes by it, a pod or a tenant. Owner means (listener, uid) everywhere, since
- * behind one mounted socket everybody may be uid 0. Its id is made of its name alone, so it is the same after a restart,
- * a reload and a change of the others, and a ledger that names it needs no table of them. Id 0, "main", is the socket in
- * the runtime directory and the operators'. */
+/* A listener: one client socket and who comes by it, a pod or a tenant. Owner means (listener, uid) everywhere,
+ * since behind one mounted socket everybody may be uid 0. Its id is made of its name alone, so it is the same after
+ * a restart, a reload and a change of the others, and a ledger that names it needs no table of them. Id 0, "main",
+ * is the socket in the runtime directory and the operators'. */
 #pragma once
 
 #include "daemon/core/account.h"
@@ -15,16 +15,17 @@ struct listener {
     char name[LISTENER_NAME_MAX];
     bool configured;  /* false: only the ledger speaks of it */
     uint64_t devices; /* a bit an index */
-    uint64_t each[ACCOUNT_THINGS], total[ACCOUNT_THINGS]; /* limits; 0 = none. The main one's `each` is core->limits' */
-    struct account whole;                                 /* what its users have together */
+    uint64_t each[ACCOUNT_THINGS],
+        total[ACCOUNT_THINGS]; /* limits; 0 = none. The main one's `each` is core->limits' */
+    struct account whole;      /* what its users have together */
 };
 
 /* From the name; never 0. Two names may share one: listener_add refuses the second. */
 uint32_t listener_id(const char *name);
 /* The id that a name stands for in a foreign name: "main", a configured one's, or as listener_of names one. */
 uint32_t listener_by_name(const char *name);
-/* Found, or made for what the ledger left: that one has no devices and no limits, and is named after its id. NULL if
- * memory is out. Stays until the core goes. */
+/* Found, or made for what the ledger left: that one has no devices and no limits, and is named after its id. NULL
+ * if memory is out. Stays until the core goes. */
 struct listener *listener_of(struct core *core, uint32_t id);
 /* The configured one of that name, with all devices and no limits. NULL if memory is out or its id is another's. */
 struct listener *listener_add(struct core *core, const char *name);

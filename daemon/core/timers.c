@@ -1,6 +1,6 @@
-/* The timers: a pairing heap made of lists. core->timers are its roots; each timer has the later ones below it. Arming
- * takes one step, stopping and firing as many as the logarithm of how many there are, on the average; nothing is
- * allocated. */
+/* The timers: a pairing heap made of lists. core->timers are its roots; each timer has the later ones below it.
+ * Arming takes one step, stopping and firing as many as the logarithm of how many there are, on the average;
+ * nothing is allocated. */
 #include "daemon/core/core.h"
 
 static struct timer *timer_of(struct list *node)

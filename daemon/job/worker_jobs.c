@@ -269,8 +269,9 @@ void worker_deadline(uv_timer_t *timer)
     char why[HBM_DETAIL_MAX];
 
     if (worker->state == WORKER_DOWN) {
-        snprintf(why, sizeof(why), worker->running ? "the worker of %s was killed and does not end: the driver holds it"
-                                                   : "no worker of %s could be started in time",
+        snprintf(why, sizeof(why),
+                 worker->running ? "the worker of %s was killed and does not end: the driver holds it"
+                                 : "no worker of %s could be started in time",
                  worker->uuid);
         worker->workers->world.gone(worker->workers->world.context, worker->index, why);
         worker_end_jobs(worker, HBM_E_DEVICE_LOST, why);

@@ -64,7 +64,7 @@ bool wire_peer_identify(int socket, const struct wire_world *world, struct peer 
     }
     peer->pid = ids.pid;
     peer->who.owner = (struct owner){.listener = world->listener, .uid = ids.uid};
-    peer->who.admin = !world->listener && (ids.uid == 0 || ids.uid == world->daemon_uid ||
-                                           in_group(socket, ids.gid, world->admin_gid));
+    peer->who.admin = !world->listener &&
+                      (ids.uid == 0 || ids.uid == world->daemon_uid || in_group(socket, ids.gid, world->admin_gid));
     return true;
 }

@@ -1,6 +1,6 @@
-/* One client's request while another floods the daemon, beside the same with nobody else there: batches take turns in
- * the same run, the flooding process stopped for the quiet ones. The flooder runs as the same user, so what keeps the
- * two apart is the turns that the daemon gives to connections, not an account. usage: flood_bench */
+/* One client's request while another floods the daemon, beside the same with nobody else there: batches take turns
+ * in the same run, the flooding process stopped for the quiet ones. The flooder runs as the same user, so what
+ * keeps the two apart is the turns that the daemon gives to connections, not an account. usage: flood_bench */
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
@@ -134,8 +134,11 @@ static void measure(const char *name, void (*run)(void))
 {
     static double quiet[SAMPLES], flooded[SAMPLES];
     char what[128];
-    struct bench_row row = {
-        .what = what, .unit = "us", .beside_what = "p99 with nobody else", .aim = BENCH_OURS_AT_MOST, .bound = 10000};
+    struct bench_row row = {.what = what,
+                            .unit = "us",
+                            .beside_what = "p99 with nobody else",
+                            .aim = BENCH_OURS_AT_MOST,
+                            .bound = 10000};
     pid_t child = fork(); /* before the session: its thread does not survive a fork */
 
     if (child == 0) {

@@ -1,5 +1,5 @@
-/* The queue before a worker: each share's jobs in turn, and none takes all the room. The worker is this program again,
- * which answers what it is meant to, in the order in which it hears of it. */
+/* The queue before a worker: each share's jobs in turn, and none takes all the room. The worker is this program
+ * again, which answers what it is meant to, in the order in which it hears of it. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
