@@ -9,6 +9,17 @@
 #include "daemon/core/books.h"
 #include "daemon/server.h"
 
+/* Workers one after the other that ended young, before they served. */
+#define MISSES_MAX 3
+#define YOUNG_MS 2000
+
+struct device_start {
+    bool heard;  /* how it went at first */
+    bool served; /* the latest worker did */
+    unsigned misses;
+    uint64_t spawned_ms;
+};
+
 static uint64_t machine_memory(void)
 {
     long pages = sysconf(_SC_PHYS_PAGES), size = sysconf(_SC_PAGESIZE);
@@ -54,10 +65,9 @@ static void adopt_devices(struct server *server, const struct probe_device *foun
     if (!worker_program_path(server->config.worker_dir, is_cuda ? "hbm-worker-cuda" : "hbm-worker", program,
                              sizeof(program)))
         log_error("the worker %s is missing; install it, or set worker_dir in hbmd.conf", program);
-    server->device_heard = calloc(n, sizeof(bool));
-    server->device_up = calloc(n, sizeof(bool));
+    server->device_starts = calloc(n, sizeof(*server->device_starts));
     for (unsigned i = 0; i < n; i++) {
-        if (!server->device_heard || !server->device_up || !add(server, &found[i], n, is_cuda, program)) {
+        if (!server->device_starts || !add(server, &found[i], n, is_cuda, program)) {
             server_fail(server, "there is no memory for the devices' tables");
             return;
         }
@@ -121,16 +131,15 @@ void devices_find(struct server *server)
 
 void devices_clear(struct server *server)
 {
-    free(server->device_heard);
-    free(server->device_up);
+    free(server->device_starts);
 }
 
 /* The first word from each device: with the last of them the sockets open. */
 static void heard(struct server *server, uint32_t index)
 {
-    if (server->device_heard[index])
+    if (server->device_starts[index].heard)
         return;
-    server->device_heard[index] = true;
+    server->device_starts[index].heard = true;
     if (--server->devices_awaited == 0)
         server_listen(server);
 }
@@ -141,16 +150,17 @@ static void spawned(void *context, uint32_t index, int32_t pid)
     struct device *device = device_at(server->core, index);
 
     device->worker_pid = pid;
-    if (server->device_heard[index])
+    if (server->device_starts[index].heard)
         device->worker_restarts++;
-    server->device_up[index] = false;
+    server->device_starts[index].served = false;
+    server->device_starts[index].spawned_ms = server_now(server);
 }
 
 static void ready(void *context, uint32_t index, const struct job_start_reply *reply)
 {
     struct server *server = context;
     struct device *device = device_at(server->core, index);
-    bool first = !server->device_heard[index];
+    bool first = !server->device_starts[index].heard;
 
     snprintf(device->name, sizeof(device->name), "%.*s", (int)sizeof(reply->name) - 1, reply->name);
     device->capacity[HBM_TIER_DEVICE] = config_bytes(server->config.device_bytes, reply->total_bytes);
@@ -159,7 +169,8 @@ static void ready(void *context, uint32_t index, const struct job_start_reply *r
     device->can_cuda_ipc = reply->can_cuda_ipc;
     if (device->state != DEVICE_DRAINED)
         device->state = DEVICE_READY;
-    server->device_up[index] = true;
+    server->device_starts[index].served = true;
+    server->device_starts[index].misses = 0;
     if (device->worker_gone_ms && !device->recovery_ms)
         device->recovery_ms = server_now(server) - device->worker_gone_ms;
     books_ask(server->core, device);
@@ -175,20 +186,23 @@ static void gone(void *context, uint32_t index, const char *why)
 {
     struct server *server = context;
     struct device *device = device_at(server->core, index);
+    struct device_start *start = &server->device_starts[index];
 
-    /* After a worker that served, the next one is expected to serve: what is asked meanwhile waits for it. One that
-     * dies before it serves marks the device until one does. */
-    if (!server->device_up[index] && device->state != DEVICE_DRAINED) {
+    /* After one that served, or was killed before it could, the next is expected to serve: what is asked meanwhile, or
+     * who comes to ask, waits for it. One that took long to fail, or some in a row, mark the device until one does. */
+    bool young = server_now(server) - start->spawned_ms < YOUNG_MS;
+    bool failed = !start->served && (++start->misses >= MISSES_MAX || !young);
+    if (failed && device->state != DEVICE_DRAINED) {
         if (device->state != DEVICE_FAILED)
             log_error("device %u %s is not served: %s; it is tried again, see dmesg for what became of it", index,
                       device->uuid, why);
         device->state = DEVICE_FAILED;
     }
-    server->device_up[index] = false;
     event_emit(&server->core->events, "device.worker_gone", 0, device->uuid, 0, UINT32_MAX, device->worker_pid,
                "%s", why);
     device_worker_gone(server->core, device, why);
-    heard(server, index);
+    if (device->state != DEVICE_STARTING)
+        heard(server, index);
 }
 
 struct workers_world devices_world(struct server *server)

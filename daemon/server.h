@@ -40,7 +40,7 @@ struct server {
 
     uint64_t started_ms;
     uint32_t devices_awaited;                      /* that have neither come up nor failed yet */
-    bool *device_heard, *device_up;                /* by index: since the start; since its latest spawn */
+    struct device_start *device_starts;            /* by index; devices.c */
     bool listening, stopping, failed, shut;        /* shut: the handles are closed or closing */
     bool stays_behind;                             /* the ledger, for a daemon that may find the memory again */
     bool made_client_socket, made_operator_socket; /* not passed: removed when it ends */

@@ -161,3 +161,10 @@ def test_a_worker_killed_from_outside_is_replaced_and_clients_go_on(make_daemon)
             assert row["worker_restarts"] == n
             assert get(daemon, "w") == DATA
         link.call("detach", lease=grant["lease"])
+
+
+def test_a_worker_killed_while_it_starts_does_not_make_its_device_a_failed_one(make_daemon):
+    """FAULTS 24: what is asked meanwhile waits for the next one."""
+    faulty = Faulty("start:kill", make_daemon)
+    assert faulty.flag.exists() and faulty.ready()
+    put(faulty.daemon, "w", DATA)
