@@ -58,6 +58,8 @@ int lease_set_lost(void);
  * life that is past, so that there is no such lease. */
 int model_take(hbm_session *session, uint64_t lease, uint32_t access, bool building, bool lock, uint32_t n_fds,
                struct conn_fds *fds, uint64_t before, uint32_t timeout_ms, hbm_model **ret);
+/* Sets and returns BUILDER_DIED: what was being built ended with the daemon of that life. */
+int model_set_discarded(void);
 /* Locks the given holds, however many. All or nothing. */
 int model_lock_holds(hbm_model *model, struct hold *const *holds, unsigned n, uint32_t timeout_ms);
 

@@ -126,8 +126,9 @@ int model_take(hbm_session *session, uint64_t lease, uint32_t access, bool build
     if (!error)
         error = join_arenas(model, fds, before, lock, timeout_ms);
     if (error) {
-        lease_give_back(session, lease, model_free(model));
-        return error;
+        uint64_t life = model_free(model);
+        lease_give_back(session, lease, life);
+        return building && life != fds->life ? CONN_CUT : error; /* discarded: that is why */
     }
     *ret = model;
     return 0;
@@ -266,5 +267,9 @@ int hbm_model_lock(hbm_model *model, const char *group, uint32_t timeout_ms)
 
     if (!error && model->lost)
         error = lease_set_lost();
-    return error ? error : model_lock_holds(model, holds, n, timeout_ms);
+    if (error)
+        return error;
+    error = model_lock_holds(model, holds, n, timeout_ms);
+    /* Its arenas are none of the next daemon's. */
+    return error && model->building && model->session->conn.life != model->life ? model_set_discarded() : error;
 }

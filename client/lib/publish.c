@@ -135,6 +135,11 @@ int hbm_publish_begin(hbm_session *session, const struct hbm_publish *spec, uint
     return error == CONN_CUT ? conn_retry() : error;
 }
 
+int model_set_discarded(void)
+{
+    return set_error(HBM_E_BUILDER_DIED, "the daemon restarted meanwhile, and discarded what was half-built");
+}
+
 static int end_building(hbm_model *model, uint32_t commit)
 {
     struct wire_commit_reply reply;
@@ -155,9 +160,7 @@ static int end_building(hbm_model *model, uint32_t commit)
         return error;
     if (!commit) /* what a daemon was building, the next one has not */
         return 0;
-    return error == CONN_CUT ? conn_retry()
-                             : set_error(HBM_E_BUILDER_DIED, "the daemon restarted meanwhile, and "
-                                                             "discarded what was half-built");
+    return error == CONN_CUT ? conn_retry() : model_set_discarded();
 }
 
 int hbm_publish_commit(hbm_model *model)

@@ -352,6 +352,33 @@ static void what_came_by_a_connection_that_is_gone_is_not_mapped(void **state)
     }
 }
 
+static void what_was_being_built_is_not_asked_for_again(void **state)
+{
+    struct hbm_publish_buffer row = {.name = "t0", .rank = 1, .dims = {4096}};
+    struct hbm_publish spec = {.name = "m", .buffers = &row, .n_buffers = 1};
+    hbm_session *session = open_with(0);
+    hbm_model *model;
+    int must_build;
+
+    (void)state;
+    fake.refuse_lock = HBM_E_INVALID; /* the next daemon knows nothing of its arenas */
+    for (unsigned i = 0; i < ARENAS; i++)
+        atomic_store(&fake.words[SLOT(i)], LOCKWORD_AWAY);
+    fake.cut_after = WIRE_PUBLISH;
+    assert_int_equal(hbm_publish_begin(session, &spec, 5000, &model, &must_build), HBM_E_RETRY);
+    assert_int_equal(fake.locks, 1);
+    assert_int_equal(hbm_publish_begin(session, &spec, 5000, &model, &must_build), 0);
+    assert_int_equal(hbm_model_unlock(model, "g4", NULL, 0), 0);
+    ask_back(4);
+    EVENTUALLY(word_of(4) & LOCKWORD_AWAY);
+    unsigned resumes = fake.resumes;
+    daemon_dies();
+    EVENTUALLY(fake.resumes == resumes + 1);
+    assert_int_equal(hbm_model_lock(model, "g4", 5000), HBM_E_BUILDER_DIED);
+    assert_int_equal(hbm_publish_abort(model), 0);
+    hbm_close(session);
+}
+
 static void what_was_asked_back_by_a_daemon_that_died_stays(void **state)
 {
     hbm_session *session = open_with(0);
@@ -543,6 +570,7 @@ int main(void)
         TEST(what_may_not_be_asked_twice_says_so),
         TEST(what_was_under_way_in_the_daemon_ends_with_it),
         TEST(what_came_by_a_connection_that_is_gone_is_not_mapped),
+        TEST(what_was_being_built_is_not_asked_for_again),
         TEST(what_was_asked_back_by_a_daemon_that_died_stays),
         TEST(what_the_next_daemon_wants_back_is_let_go_of),
         TEST(a_lease_that_was_lost_can_be_read_and_let_go_of),
