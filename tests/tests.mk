@@ -60,6 +60,10 @@ $(BENCHES): $(BUILD)/bench/%: $(BUILD)/obj/tests/bench/%.o $(BUILD)/libhbm.a
 	@mkdir -p $(@D)
 	$(LINK) $^ -o $@ $(call pc,libs,libxxhash) $($*_TAIL) -ldl -lm
 
+$(BUILD)/soak/client: $(call objects,$(wildcard tests/soak/*.c)) $(BUILD)/libhbm.a
+	@mkdir -p $(@D)
+	$(LINK) $^ -o $@ -ldl -lm
+
 # Measures bare pinned copies too, where the CUDA runtime is there to make them.
 ifneq ($(NVCC),)
 $(BUILD)/obj/tests/bench/worker_bench.o: EXTRA_CFLAGS += -DHBM_BENCH_CUDA
@@ -72,13 +76,14 @@ $(CUDA_BENCHES): $(BUILD)/bench/%: $(BUILD)/obj/tests/bench/%.cu.o $$(WITH_KERNE
 
 # ---- Targets --------------------------------------------------------------------------------------------------------
 
-.PHONY: demo check check-gpu inject bench bench-gpu asan tsan format lint install clean
-.PHONY: programs unit-tests gpu-tests tsan-tests benches
+.PHONY: demo check check-gpu inject bench bench-gpu soak soak-gpu asan tsan format lint install clean
+.PHONY: programs unit-tests gpu-tests tsan-tests benches soak-client
 
 programs: $(BINARIES)
 unit-tests: $(UNIT_TESTS) $(BUILD)/tests/sim $(BUILD)/tests/inject.so
 tsan-tests: $(TSAN_TESTS)
 gpu-tests: $(GPU_TESTS) $(BUILD)/tests/inject.so $(BUILD)/tests/inject_cuda.so
+soak-client: $(BUILD)/soak/client
 benches: programs $(BENCHES) $(if $(NVCC),$(CUDA_BENCHES))
 
 demo: ## the whole job on a real model, on the GPU if there is one (MODEL=FILE.safetensors); installs what is missing
@@ -94,7 +99,7 @@ check: ## all tests that need no GPU, under ASan and UBSan; installs what is mis
 
 check-gpu: ## all tests of the CUDA side and all flows on the GPU; none may be waived where a GPU is
 	@$(INSTALL_DEPS) build check
-	@$(MAKE) $(JOBS) --no-print-directory all gpu-tests
+	@$(MAKE) $(JOBS) --no-print-directory all gpu-tests soak-client
 	@tests/tools/check.sh gpu '$(BUILD)'
 
 inject: ## every call of memory and of the kernel fails once, in every flow (make check: a sample of them)
@@ -112,9 +117,21 @@ bench-gpu: ## measure on the GPU beside the bare driver calls and copies
 	@$(MAKE) $(JOBS) --no-print-directory benches
 	@BUILD='$(BUILD)' tests/bench/run.sh gpu
 
+SECONDS ?= 300
+
+soak: ## the kill storm on the host device, sanitized: clients, workers and owner are killed at random (SECONDS=N SEED=S)
+	@$(INSTALL_DEPS) build check
+	@$(MAKE) $(JOBS) --no-print-directory asan
+	@tests/soak/soak.sh host '$(BUILD)/asan' $(SECONDS) $(SEED)
+
+soak-gpu: ## the same on the GPU
+	@$(INSTALL_DEPS) build check
+	@$(MAKE) $(JOBS) --no-print-directory all soak-client
+	@tests/soak/soak.sh cuda '$(BUILD)' $(SECONDS) $(SEED)
+
 # The sanitizers know nothing of device memory: that side is built plain, and tested by check-gpu.
 asan: ## build under ASan and UBSan into build/asan, for the host device
-	@$(MAKE) --no-print-directory BUILD='$(BUILD)/asan' SANITIZE=address,undefined NVCC= programs unit-tests
+	@$(MAKE) --no-print-directory BUILD='$(BUILD)/asan' SANITIZE=address,undefined NVCC= programs unit-tests soak-client
 
 tsan: ## the library's and the worker's tests under ThreadSanitizer
 	@$(INSTALL_DEPS) build check

@@ -2,9 +2,10 @@
 # Runs the tests that are built and adds up what their runners say. Ends with "N passed, N failed, N skipped".
 # usage: check.sh host BUILD ASAN_BUILD | inject BUILD ASAN_BUILD | gpu BUILD | tsan BUILD
 #
-# host    tests/check/*, unit tests, the simulation, short fuzzing, a sample of injected failures and flows on sanitized builds;
-#         GPU programs say themselves that they are waived
-# gpu     tests/gpu/* and the flows on the plain build; on a machine with a GPU nothing may be waived
+# host    tests/check/*, unit tests, the simulation, short fuzzing, a sample of injected failures, a short kill storm and
+#         flows on sanitized builds; GPU programs say themselves that they are waived
+# gpu     tests/gpu/*, the flows and HBM_SOAK_SECONDS of kill storm on the plain build; on a machine with a GPU nothing
+#         may be waived
 # inject  all failures, in all flows, on the sanitized build
 # tsan    the unit tests of that build
 set -euo pipefail
@@ -168,6 +169,8 @@ case $mode in
         echo 'Fuzzing, ten seconds each'
         program tests/fuzz/run.sh short "$plain/fuzz" 10
         injected short
+        echo 'Kill storm, thirty seconds'
+        program tests/soak/soak.sh host "$tested" 30
         flows
         if has_gpu; then
             echo 'GPU programs: make check-gpu runs them'
@@ -184,6 +187,8 @@ case $mode in
             export HBM_TEST_DEVICE=cuda
             injected short
             flows
+            echo "Kill storm, ${HBM_SOAK_SECONDS:=300} seconds"
+            HBM_TEST_SECONDS=$((HBM_SOAK_SECONDS + 300)) program tests/soak/soak.sh cuda "$plain" "$HBM_SOAK_SECONDS"
             if [ "$skipped" -gt 0 ]; then
                 echo "There is a GPU here, so nothing may be waived: $skipped were."
                 failed=$((failed + skipped)) skipped=0
