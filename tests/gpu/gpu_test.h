@@ -84,13 +84,20 @@ inline void sleep_ms(double ms)
 
 /* ---- The operators' socket ---- */
 
-/* One line there, one line back; "" if none came within half a minute. */
+/* One line there, one line back; "" if none came within half a minute, or the daemon went away: the next call then
+ * connects again. */
 inline std::string ask_line(const std::string &line)
 {
     static int fd = -1;
     static std::string rest;
     std::string whole = line + "\n";
     char bytes[65536];
+    auto give_up = [] {
+        close(fd);
+        fd = -1;
+        rest.clear();
+        return std::string();
+    };
 
     if (fd < 0) {
         struct sockaddr_un address = {};
@@ -100,10 +107,10 @@ inline std::string ask_line(const std::string &line)
         fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
         setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
         if (connect(fd, (struct sockaddr *)&address, sizeof(address)))
-            perror(address.sun_path);
+            return give_up();
     }
     if (send(fd, whole.data(), whole.size(), MSG_NOSIGNAL) != (ssize_t)whole.size())
-        return "";
+        return give_up();
     for (;;) {
         size_t end = rest.find('\n');
         if (end != std::string::npos) {
@@ -113,7 +120,7 @@ inline std::string ask_line(const std::string &line)
         }
         ssize_t n = recv(fd, bytes, sizeof(bytes), 0);
         if (n <= 0)
-            return "";
+            return give_up();
         rest.append(bytes, (size_t)n);
     }
 }
@@ -237,14 +244,22 @@ inline bool is_readable(int fd, int timeout_ms)
     return poll(&one, 1, timeout_ms) == 1;
 }
 
-/* True once the child has printed that line. */
-inline bool says(const struct child &child, const char *line)
+/* The next line that the child prints. */
+inline std::string hear(const struct child &child)
 {
     std::string text;
     char c;
 
     while (is_readable(child.out, 30000) && read(child.out, &c, 1) == 1 && c != '\n')
         text += c;
+    return text;
+}
+
+/* True once the child has printed that line. */
+inline bool says(const struct child &child, const char *line)
+{
+    std::string text = hear(child);
+
     if (text != line)
         note("child %d says \"%s\" instead of \"%s\"", child.pid, text.c_str(), line);
     return text == line;

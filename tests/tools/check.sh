@@ -82,7 +82,7 @@ program() { # PATH [ARGUMENT]
 programs() { # TITLE PROGRAM...
     local each title=$1
     shift
-    if [ $# -gt 0 ]; then echo "$title"; fi
+    if [ $# -gt 0 ] && [ -n "$title" ]; then echo "$title"; fi
     for each; do
         case $each in
             */client_gpu | */cases_gpu | */faults_gpu | */moves_gpu) program "$each" "$scratch/run" ;; # want a daemon
@@ -181,8 +181,11 @@ case $mode in
         ;;
     gpu)
         if has_gpu; then
+            programs 'GPU programs' "$plain/tests/kills_gpu" # its own daemon has the GPU to itself
             start_daemon
-            programs 'GPU programs' "${gpu[@]}"
+            for each in "${gpu[@]}"; do
+                if [ "$each" != "$plain/tests/kills_gpu" ]; then programs '' "$each"; fi
+            done
             stop_daemon
             export HBM_TEST_DEVICE=cuda
             injected short
