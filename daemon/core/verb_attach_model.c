@@ -45,10 +45,10 @@ static void resident(struct residency *residency)
 
     if (!call->session)
         call_refuse(call, HBM_E_DISCONNECTED, "the session went away");
+    else if (!model || !model->listed) /* removed, or replaced: then by another */
+        verb_attach_model(arrival->core, call, &arrival->args);
     else if (residency->error)
         call_refuse(call, residency->error, "%s", residency->detail);
-    else if (!model || !model->listed)
-        call_refuse(call, HBM_E_NOT_FOUND, "model %.200s was removed meanwhile", arrival->args.name);
     else
         grant(arrival->core, call, model, &arrival->args);
     finish(arrival);

@@ -128,11 +128,11 @@ struct buffer *make_kept(struct world *world, const char *name, uint64_t rows, u
     return buffer;
 }
 
-struct model *make_model(struct world *world, const char *name, unsigned groups)
+struct session *build_model(struct world *world, const char *name, unsigned groups, uint32_t flags, uint64_t *lease)
 {
     struct table_builder builder = {0};
     struct session *session = client(world, alice);
-    struct publish_args args = {.mode = 0644, .timeout_ms = 1000};
+    struct publish_args args = {.mode = 0644, .flags = flags, .timeout_ms = 1000};
     char group[32], tensor[64];
     const char *why = NULL;
     size_t size;
@@ -158,12 +158,20 @@ struct model *make_model(struct world *world, const char *name, unsigned groups)
     verb_publish(world->core, &question->call, &args);
     munmap(bytes, size);
     close(fd);
-    uint64_t lease = id_of(world, question);
-    struct model *model = lease_get(world->core, lease)->model;
+    *lease = id_of(world, question);
     unsigned seed = 0;
-    list_for_each (node, &model->buffers)
+    list_for_each (node, &lease_get(world->core, *lease)->model->buffers)
         fill(list_entry(node, struct buffer, model_node), ++seed);
-    question = ask(world, alice, session);
+    return session;
+}
+
+struct model *make_model(struct world *world, const char *name, unsigned groups)
+{
+    uint64_t lease;
+    struct session *session = build_model(world, name, groups, 0, &lease);
+    struct model *model = lease_get(world->core, lease)->model;
+    struct ask *question = ask(world, alice, session);
+
     verb_commit(world->core, &question->call, lease, true);
     assert_int_equal(error_of(world, question), 0);
     session_gone(session, true, "bye");

@@ -798,6 +798,29 @@ static void a_core_that_goes_answers_those_who_wait(void **state)
     free(attach);
 }
 
+static void a_model_that_is_replaced_while_it_comes_back_is_looked_up_again(void **state)
+{
+    struct attach_args args = {.name = "m", .access = HBM_RO, .timeout_ms = 1000};
+    uint64_t lease;
+
+    (void)state;
+    make_model(&w, "m", 2);
+    assert_int_equal(offload(&w, "model:m", HBM_TIER_HOST, true)->error, 0);
+    struct session *session = client(&w, alice), *builder = build_model(&w, "m", 2, WIRE_REPLACE, &lease);
+    struct model *fresh = lease_get(w.core, lease)->model;
+    struct ask *attaching = ask(&w, alice, session), *commit = ask(&w, alice, builder);
+    w.hold = true;
+    verb_attach_model(w.core, &attaching->call, &args);
+    verb_commit(w.core, &commit->call, lease, true);
+    w.hold = false;
+    assert_int_equal(error_of(&w, commit), 0);
+    world_run(&w);
+    uint64_t attached = attaching->id;
+    assert_int_equal(error_of(&w, attaching), 0);
+    assert_ptr_equal(lease_get(w.core, attached)->model, fresh);
+    world_check_books(&w);
+}
+
 #define CASE(name) cmocka_unit_test_setup_teardown(name, begin, end)
 
 int core_move_cases(void)
@@ -821,6 +844,7 @@ int core_move_cases(void)
         CASE(a_damaged_disk_copy_is_named_and_never_restored),
         CASE(the_offload_limit_says_what_it_computed),
         CASE(sleep_takes_a_whole_model_and_wake_brings_it_back),
+        CASE(a_model_that_is_replaced_while_it_comes_back_is_looked_up_again),
         CASE(a_move_waits_until_the_client_lets_go),
         CASE(a_client_that_stays_locked_makes_it_busy_and_is_named),
         CASE(a_lock_calls_an_offload_off),

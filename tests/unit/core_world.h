@@ -100,6 +100,8 @@ struct buffer *make_buffer(struct world *world, struct session *session, const c
 struct buffer *make_kept(struct world *world, const char *name, uint64_t rows, uint64_t columns);
 /* "m" of n groups "layer.N" with tensors w [64, 256] and b [256] each, sealed, alice's. */
 struct model *make_model(struct world *world, const char *name, unsigned groups);
+/* The same, still being built by the session returned. */
+struct session *build_model(struct world *world, const char *name, unsigned groups, uint32_t flags, uint64_t *lease);
 struct buffer *named(struct world *world, const char *name);
 struct lease *attach(struct world *world, struct session *session, const char *name, enum hbm_access access);
 void detach(struct world *world, struct lease *lease);
