@@ -10,6 +10,7 @@
 /* Bounds are raised by so much at a time: a write for many ids. */
 #define GENERATIONS_AHEAD 64u
 #define SLOTS_AHEAD 1024u
+#define UNRECORDED_GENERATIONS 4096u /* likely more than were given and are gone, where nobody wrote down how many */
 
 struct idmap_slot {
     void *object;
@@ -154,6 +155,8 @@ static void widen_bounds(struct idmap *map)
     for (uint32_t i = bounds->first; i < map->used; i++)
         if (map->slots[i].object && map->slots[i].generation > bounds->generation)
             bounds->generation = map->slots[i].generation;
+    if (!bounds->slots) /* version 1 of the ledger has none */
+        bounds->generation += UNRECORDED_GENERATIONS;
     if (bounds->slots < map->used)
         bounds->slots = map->used;
 }

@@ -9,8 +9,6 @@
 #include "daemon/base/cleanup.h"
 #include "daemon/base/log.h"
 
-#define UNRECORDED_GENERATIONS 4096u
-
 struct rows {
     struct ledger_row *at;
     size_t n;
@@ -152,8 +150,6 @@ static bool read_ids(struct core *core, struct rows rows)
         bounds->generation = unpack_u32(&payload);
         bounds->slots = unpack_later_u32(&payload);
         bounds->first = unpack_later_u32(&payload);
-        if (!bounds->slots) /* version 1 wrote down only where its life began */
-            bounds->generation += UNRECORDED_GENERATIONS;
     }
     return alive;
 }

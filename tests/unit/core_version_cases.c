@@ -187,6 +187,8 @@ static void the_ledger_of_every_older_version_is_read(void **state)
         for (unsigned lives = 0; lives < 2; lives++) {
             assert_int_equal(lives ? world_restart(&w) : world_come_back(&w), 0);
             is_the_same(picture.at);
+            /* Version 1 did not say how far it had come in giving ids. */
+            assert_int_equal(w.core->ids.base > 4096, version == 1);
         }
         free(ledger.at);
         ledger = read_file(w.dir_fd, "ledger"); /* and is not for builds any more that ours is too new for */
