@@ -56,9 +56,12 @@ $(GPU_TESTS): $(BUILD)/tests/%: $(BUILD)/obj/tests/gpu/%$$(if $$(wildcard tests/
 	@mkdir -p $(@D)
 	$(LINK) $^ -o $@ $(call pc,libs,libxxhash) $(CUDA_LIBS) -lstdc++ -lm
 
-$(BENCHES): $(BUILD)/bench/%: $(BUILD)/obj/tests/bench/%.o $(BUILD)/libhbm.a
+worker_bench_PARTS = $(addprefix daemon/worker/,cipher.c failure.c)
+worker_bench_LIBS = libcrypto
+
+$(BENCHES): $(BUILD)/bench/%: $(BUILD)/obj/tests/bench/%.o $$(call objects,$$($$*_PARTS)) $(BUILD)/libhbm.a
 	@mkdir -p $(@D)
-	$(LINK) $^ -o $@ $(call pc,libs,libxxhash) $($*_TAIL) -ldl -lm
+	$(LINK) $^ -o $@ $(call pc,libs,libxxhash $($*_LIBS)) $($*_TAIL) -ldl -lm
 
 $(BUILD)/soak/client: $(call objects,$(wildcard tests/soak/*.c)) $(BUILD)/libhbm.a
 	@mkdir -p $(@D)

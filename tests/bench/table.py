@@ -53,6 +53,10 @@ WORKER = {
     "file to device": ("O_DIRECT reads, bare", 0.80),
     "disk to device, checksum": ("O_DIRECT reads, bare", None),
     "device to disk, checksum": (None, None),
+    "disk to device, checksum, encrypted": ("disk to device, checksum", None),
+    "device to disk, checksum, encrypted": ("device to disk, checksum", None),
+    "cipher, 1 thread": (None, None),
+    "cipher, 5 threads": (None, None),
 }
 
 

@@ -2,8 +2,10 @@
  * [MiB...]`; with sizes given, just the copies of these. Every figure is wall time at the asker: packet, import and
  * mapping of the device's side, copy, checksum, unmapping. The host's side stays mapped, as the owner lets it;
  * "first" is the copy that maps it. Beside them, in the same run: bare pinned copies (built with -DHBM_BENCH_CUDA
- * and linked with cudart) and bare O_DIRECT reads. Exit 77 where the worker finds no device. */
+ * and linked with cudart), bare O_DIRECT reads, and the cipher of the spill files alone. Exit 77 where the worker
+ * finds no device. */
 #include <fcntl.h>
+#include <pthread.h>
 #include <stdbool.h>
 #include <sys/mman.h>
 #include <time.h>
@@ -13,6 +15,7 @@
 #endif
 
 #include "daemon/worker/ask.h"
+#include "daemon/worker/cipher.h"
 #include "proto/memfd.h"
 
 #define MIB ((uint64_t)1 << 20)
@@ -21,6 +24,8 @@
 #define FILE_BYTES (2048 * MIB)
 #define BLOCK (16 * MIB)
 #define NOISE (64 * MIB)
+#define CIPHER_THREADS 5 /* lanes that a job runs, with the staging pool as hbmd.conf has it */
+#define CIPHER_BYTES (512 * MIB)
 
 static const char *program, *directory;
 static char uuid[HBM_UUID_MAX], name[96];
@@ -254,13 +259,52 @@ static double read_bare(int file)
     return seconds;
 }
 
-static void bench_disk(void)
+static void *cipher_blocks(void *ignored)
+{
+    struct cipher cipher = {0};
+    struct failure failure = {0};
+    unsigned char *block = aligned_alloc(4096, BLOCK);
+
+    if (!block)
+        die("a block");
+    memset(block, 0x5a, BLOCK);
+    for (uint64_t at = 0; at < CIPHER_BYTES; at += BLOCK)
+        if (cipher_encrypt(&cipher, 1, at, block, BLOCK, &failure))
+            die(failure.detail);
+    cipher_close(&cipher);
+    free(block);
+    return ignored;
+}
+
+static void bench_cipher(unsigned n)
+{
+    pthread_t threads[CIPHER_THREADS];
+    double seconds[FILE_ROUNDS];
+    char what[40];
+
+    for (unsigned i = 0; i < FILE_ROUNDS; i++) {
+        double start = now();
+        for (unsigned k = 0; k < n; k++)
+            if (pthread_create(&threads[k], NULL, cipher_blocks, NULL))
+                die("a thread");
+        for (unsigned k = 0; k < n; k++)
+            pthread_join(threads[k], NULL);
+        seconds[i] = now() - start;
+    }
+    snprintf(what, sizeof(what), "cipher, %u thread%s", n, n == 1 ? "" : "s");
+    report(what, n * CIPHER_BYTES, seconds, FILE_ROUNDS, 0);
+}
+
+static void bench_disk(bool encrypted)
 {
     struct job_range range = {.bytes = FILE_BYTES};
     struct ask_extent e = make(JOB_EXTENT_DEVICE, FILE_BYTES), disk = make(JOB_EXTENT_DISK, FILE_BYTES);
+    const char *suffix = encrypted ? ", encrypted" : "";
+    char to[40], from[40];
     double bare[FILE_ROUNDS], file_job[FILE_ROUNDS], to_disk[FILE_ROUNDS], from_disk[FILE_ROUNDS];
     int memfd = memfd_sealed("ranges", &range, sizeof(range));
 
+    disk.extent.encrypted = encrypted;
     poison(&e);
     for (int i = -1; i < FILE_ROUNDS; i++) {
         double t0 = now();
@@ -277,9 +321,12 @@ static void bench_disk(void)
             to_disk[i] = t1 - t0, bare[i] = direct, file_job[i] = t3 - t2, from_disk[i] = t4 - t3;
     }
     double direct_gb_s = report("O_DIRECT reads, bare", FILE_BYTES, bare, FILE_ROUNDS, 0);
-    report("file to device", FILE_BYTES, file_job, FILE_ROUNDS, direct_gb_s);
-    report("disk to device, checksum", FILE_BYTES, from_disk, FILE_ROUNDS, direct_gb_s);
-    report("device to disk, checksum", FILE_BYTES, to_disk, FILE_ROUNDS, 0);
+    if (!encrypted)
+        report("file to device", FILE_BYTES, file_job, FILE_ROUNDS, direct_gb_s);
+    snprintf(from, sizeof(from), "disk to device, checksum%s", suffix);
+    snprintf(to, sizeof(to), "device to disk, checksum%s", suffix);
+    report(from, FILE_BYTES, from_disk, FILE_ROUNDS, direct_gb_s);
+    report(to, FILE_BYTES, to_disk, FILE_ROUNDS, 0);
     close(memfd);
     ask_drop(&worker, &e), ask_drop(&worker, &disk);
 }
@@ -303,7 +350,12 @@ int main(int argc, char **argv)
     json = fopen(argv[1], "we");
     if (!json)
         die(argv[1]);
+    const struct job_spill_key key = {.id = 1, .key = "of a bench"};
+    struct failure failure = {0};
     ask_start(&worker, program);
+    worker.spill_key = memfd_sealed("key", &key, sizeof(key));
+    if (cipher_set_key(worker.spill_key, &failure))
+        die(failure.detail);
     if (ask_begin(&worker, uuid, directory, 60000, NULL))
         die("start");
     printf("%s, %s\n", name, uuid);
@@ -316,8 +368,12 @@ int main(int argc, char **argv)
             bare = bench_bare(bytes);
         bench_size(bytes, &bare);
     }
-    if (argc < 5)
-        bench_disk();
+    if (argc < 5) {
+        bench_cipher(1);
+        bench_cipher(CIPHER_THREADS);
+        bench_disk(false);
+        bench_disk(true);
+    }
     fprintf(json, "\n]}\n");
     fclose(json);
     return ask_stop(&worker) ? 1 : 0;
