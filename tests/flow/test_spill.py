@@ -116,8 +116,9 @@ class Keeper:
         for name in names:
             high.append(os.dup(self.fds[name]))
         command = ["sh", "-c", 'LISTEN_PID=$$ exec "$@"', "sh", *self.daemon.command()]
-        environment = {**os.environ, "NOTIFY_SOCKET": str(self.daemon.home / "notify"), "LISTEN_FDS": str(len(names)),
-                       "LISTEN_FDNAMES": ":".join(names)}
+        environment = {**os.environ, "NOTIFY_SOCKET": str(self.daemon.home / "notify")}
+        if names:
+            environment |= {"LISTEN_FDS": str(len(names)), "LISTEN_FDNAMES": ":".join(names)}
 
         def hand_over():
             moved = [os.dup2(fd, 1000 + i, inheritable=False) for i, fd in enumerate(high)]
