@@ -25,6 +25,6 @@ int report_rows(const cJSON *rows);
 void report_json(const cJSON *json);
 
 /* For what prints: nothing can be shown, and nothing is left half made. */
-_Noreturn void out_of_memory(void);
+__attribute__((noreturn)) void out_of_memory(void);
 /* Overwrites control characters, so that a name cannot speak to the terminal. */
 void report_clean(char *text);
