@@ -10,6 +10,7 @@ SCRIPTS = $(shell find tests packaging .ci -name '*.sh' -o -path .ci/run)
 
 test_codec_PARTS = $(PROTO) $(KERNELS)
 test_packet_PARTS = $(PROTO)
+test_closer_PARTS = daemon/base/closer.c
 test_idmap_PARTS = $(BASE)
 test_worker_PARTS = $(PROTO) $(BASE)
 test_worker_LIBS = libxxhash
@@ -26,7 +27,7 @@ test_rpc_PARTS = $(PROTO) $(BASE) $(wildcard daemon/core/*.c daemon/rpc/*.c)
 test_rpc_LIBS = libuv libcjson
 
 UNIT_TESTS = $(patsubst tests/unit/%.c,$(BUILD)/tests/%,$(wildcard tests/unit/test_*.c))
-TSAN_TESTS = $(filter %/test_libhbm %/test_resume %/test_worker %/test_codec,$(UNIT_TESTS))
+TSAN_TESTS = $(filter %/test_libhbm %/test_resume %/test_worker %/test_codec %/test_closer,$(UNIT_TESTS))
 GPU_SOURCES = $(wildcard tests/gpu/*_gpu.cu tests/gpu/*_gpu.c)
 GPU_TESTS = $(addprefix $(BUILD)/tests/,$(basename $(notdir $(GPU_SOURCES))))
 BENCHES = $(patsubst tests/bench/%.c,$(BUILD)/bench/%,$(wildcard tests/bench/*_bench.c))
