@@ -4,10 +4,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/resource.h>
 #include <sys/stat.h>
 
 #include "daemon/base/cleanup.h"
+#include "daemon/base/fd_reserve.h"
 #include "daemon/base/log.h"
 #include "daemon/server.h"
 #include "daemon/supervisor.h"
@@ -22,16 +22,6 @@ static void fill_standard_fds(void)
     while (fd >= 0 && fd <= STDERR_FILENO);
     if (fd > STDERR_FILENO)
         close(fd);
-}
-
-static void raise_fd_limit(void)
-{
-    struct rlimit limit;
-
-    if (getrlimit(RLIMIT_NOFILE, &limit))
-        return;
-    limit.rlim_cur = limit.rlim_max;
-    setrlimit(RLIMIT_NOFILE, &limit);
 }
 
 static int serve(const struct setup *setup, const struct config *config)
@@ -75,6 +65,6 @@ int main(int argc, char **argv)
     log_set_level(config.log_level);
     if (setup.supervise)
         return supervise(argc, argv);
-    raise_fd_limit();
+    fd_reserve_keep();
     return serve(&setup, &config);
 }

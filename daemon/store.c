@@ -9,6 +9,7 @@
 #include <systemd/sd-daemon.h>
 
 #include "daemon/base/cleanup.h"
+#include "daemon/base/fd_reserve.h"
 #include "daemon/base/log.h"
 
 /* The names come back in one environment string, LISTEN_FDNAMES, and Linux takes none of 128 KiB or more: with more
@@ -179,7 +180,10 @@ static void start_barrier(struct store *store)
         list_unlink(node);
         list_append(&store->fenced, node);
     }
-    if (pipe2(pair, O_CLOEXEC | O_NONBLOCK) < 0) {
+    fd_reserve_lift(true); /* what is with the keeper is safe only after it */
+    int made = pipe2(pair, O_CLOEXEC | O_NONBLOCK);
+    fd_reserve_lift(false);
+    if (made < 0) {
         log_warning("cannot wait for the service manager: %s; going on without", strerror(errno));
         finish(&store->fenced);
         return;

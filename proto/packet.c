@@ -43,7 +43,7 @@ static void collect_fds(struct msghdr *message, struct packet *packet)
     }
 }
 
-int packet_receive(int socket, struct packet *packet)
+int packet_receive_keeping_fds(int socket, struct packet *packet)
 {
     union {
         struct cmsghdr align;
@@ -70,21 +70,26 @@ int packet_receive(int socket, struct packet *packet)
         return errno == EWOULDBLOCK ? -EAGAIN : errno == ECONNRESET ? -EPIPE : -errno;
     collect_fds(&message, packet);
 
-    int error = 0;
+    if ((size_t)size >= sizeof(packet->header))
+        packet->body_size = (size_t)size - sizeof(packet->header);
     if (message.msg_flags & MSG_CTRUNC)
-        error = -EMFILE;
-    else if (size == 0)
-        error = -EPIPE; /* end of file and a zero-length packet read the same; both end the link */
-    else if ((size_t)size < sizeof(packet->header) || (message.msg_flags & MSG_TRUNC))
-        error = -EPROTO;
-    else if (packet->header.n_fds != packet->n_fds)
-        error = -EPROTO;
-    if (error) {
-        packet_close_fds(packet);
-        return error;
-    }
-    packet->body_size = (size_t)size - sizeof(packet->header);
+        return -EMFILE;
+    if (size == 0)
+        return -EPIPE; /* end of file and a zero-length packet read the same; both end the link */
+    if ((size_t)size < sizeof(packet->header) || (message.msg_flags & MSG_TRUNC))
+        return -EPROTO;
+    if (packet->header.n_fds != packet->n_fds)
+        return -EPROTO;
     return 0;
+}
+
+int packet_receive(int socket, struct packet *packet)
+{
+    int error = packet_receive_keeping_fds(socket, packet);
+
+    if (error)
+        packet_close_fds(packet);
+    return error;
 }
 
 int packet_send(int socket, const struct packet_header *header, const void *body, size_t body_size, const int *fds,

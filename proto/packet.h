@@ -37,8 +37,10 @@ struct packet {
 
 /* All return 0, or: -EAGAIN (would block), -EPIPE (the peer is gone), -EPROTO (packet shorter than a header,
  * larger than PACKET_BYTES_MAX, or header.n_fds is not what came), -EMFILE (fds were cut off: MSG_CTRUNC),
- * or another -errno. After an error the packet holds no fds. */
+ * or another -errno. After an error the packet holds no fds; after -EMFILE all the rest of it is there. */
 int packet_receive(int socket, struct packet *packet);
+/* The same, but the fds of a packet that is in error stay in it: to close what a stranger sent may take for ever. */
+int packet_receive_keeping_fds(int socket, struct packet *packet);
 /* Fills header.n_fds by itself. The fds are borrowed: the kernel takes its own references. */
 int packet_send(int socket, const struct packet_header *header, const void *body, size_t body_size, const int *fds,
                 unsigned n_fds);

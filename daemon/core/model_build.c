@@ -8,6 +8,7 @@
 #include <xxhash.h>
 
 #include "daemon/base/cleanup.h"
+#include "daemon/base/fd_reserve.h"
 #include "daemon/core/ledger.h"
 #include "daemon/core/names.h"
 #include "proto/memfd.h"
@@ -239,9 +240,10 @@ static int keep_metadata(struct build *build)
         return 0;
     model->metadata_fd = memfd_sealed("hbm-metadata", table->metadata, table->header->metadata_bytes);
     if (model->metadata_fd < 0) {
+        bool ran_out = fd_ran_out(-model->metadata_fd);
         model->metadata_fd = -1;
-        snprintf(build->detail, sizeof(build->detail), "the owner cannot keep the model's metadata");
-        return HBM_E_NO_MEMORY;
+        snprintf(build->detail, sizeof(build->detail), "%s", ran_out ? FD_RAN_OUT : "the owner cannot keep the model's metadata");
+        return ran_out ? HBM_E_LIMIT : HBM_E_NO_MEMORY;
     }
     model->metadata_bytes = (uint32_t)table->header->metadata_bytes;
     build->store_metadata.fd = model->metadata_fd;

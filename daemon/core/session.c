@@ -9,6 +9,7 @@
 #include <sys/random.h>
 
 #include "daemon/base/cleanup.h"
+#include "daemon/base/fd_reserve.h"
 #include "daemon/core/health.h"
 #include "daemon/core/ledger.h"
 #include "daemon/core/op.h"
@@ -41,6 +42,8 @@ static int session_equip(struct session *session)
 {
     session->slots = calloc(LOCKWORD_SLOTS, sizeof(*session->slots));
     session->page_fd = memfd_fixed("hbm-session", LOCKWORD_PAGE_BYTES);
+    if (fd_ran_out(-session->page_fd))
+        return HBM_E_LIMIT;
     if (!session->slots || session->page_fd < 0 || session_map_page(session) < 0)
         return HBM_E_NO_MEMORY;
     if (getrandom(session->secret, sizeof(session->secret), 0) != sizeof(session->secret))

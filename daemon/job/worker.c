@@ -9,6 +9,7 @@
 #include <sys/socket.h>
 
 #include "daemon/base/cleanup.h"
+#include "daemon/base/fd_reserve.h"
 #include "daemon/base/log.h"
 
 extern char **environ;
@@ -207,7 +208,7 @@ static void start_first_job(struct worker *worker)
     worker_flush(worker);
 }
 
-static int spawn(struct worker *worker, int their_end)
+static int spawn_with(struct worker *worker, int their_end)
 {
     char fd_text[] = "3";
     char *arguments[] = {worker->program, "--fd", fd_text, NULL};
@@ -239,24 +240,33 @@ static int spawn(struct worker *worker, int their_end)
     return uv_spawn(worker->workers->loop, &process->handle, &options);
 }
 
-static void spawn_worker(uv_timer_t *timer)
+/* Its end of the pair, or -errno. Also when clients hold all fds but the reserve. */
+static int spawn(struct worker *worker)
 {
-    struct worker *worker = timer->data;
-    struct workers *workers = worker->workers;
     int pair[2], error;
-    char why[HBM_DETAIL_MAX + sizeof(worker->program)];
 
-    if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, pair) < 0) {
-        error = -errno;
-    } else {
-        error = spawn(worker, pair[1]);
+    fd_reserve_lift(true);
+    error = socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, pair) < 0 ? -errno : 0;
+    if (!error) {
+        error = spawn_with(worker, pair[1]);
         fd_close(pair[1]);
         if (error)
             fd_close(pair[0]);
     }
-    if (error) {
-        snprintf(why, sizeof(why), "cannot start %s: %s; %s", worker->program, strerror(-error),
-                 error == -ENOENT || error == -EACCES ? "install it there, or set worker_dir in hbmd.conf"
+    fd_reserve_lift(false);
+    return error ? error : pair[0];
+}
+
+static void spawn_worker(uv_timer_t *timer)
+{
+    struct worker *worker = timer->data;
+    struct workers *workers = worker->workers;
+    int fd = spawn(worker);
+    char why[HBM_DETAIL_MAX + sizeof(worker->program)];
+
+    if (fd < 0) {
+        snprintf(why, sizeof(why), "cannot start %s: %s; %s", worker->program, strerror(-fd),
+                 fd == -ENOENT || fd == -EACCES ? "install it there, or set worker_dir in hbmd.conf"
                                                       : "trying again");
         if (worker->backoff_ms == WORKER_BACKOFF_MIN_MS)
             log_error("%s", why);
@@ -269,7 +279,7 @@ static void spawn_worker(uv_timer_t *timer)
         return;
     }
     worker->running = true;
-    worker->fd = pair[0];
+    worker->fd = fd;
     worker->state = WORKER_STARTING;
     worker->eof = false;
     worker->open_handles++;

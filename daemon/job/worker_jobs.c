@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "daemon/base/cleanup.h"
+#include "daemon/base/fd_reserve.h"
 #include "daemon/base/log.h"
 
 #define PACKETS_A_WAKEUP 64
@@ -157,8 +158,15 @@ void worker_flush(struct worker *worker)
     worker_watch_deadlines(worker);
 }
 
+/* The job was done, but there was no room here for the fd that came of it: it is gone, and with it what was made. */
+static void lose_fd(struct job *job)
+{
+    job->error = HBM_E_LIMIT;
+    snprintf(job->detail, sizeof(job->detail), FD_RAN_OUT);
+}
+
 /* A worker's packet that is none is the end of that worker: nothing it says can be trusted. */
-static const char *take_reply(struct worker *worker, struct packet *packet)
+static const char *take_reply(struct worker *worker, struct packet *packet, bool fd_lost)
 {
     const struct packet_header *header = &packet->header;
     struct flight *flight;
@@ -185,7 +193,9 @@ static const char *take_reply(struct worker *worker, struct packet *packet)
         return "it sent an answer of the wrong form";
 
     struct job *job = land(worker, flight);
-    if (header->status) {
+    if (fd_lost) {
+        lose_fd(job);
+    } else if (header->status) {
         job->error = header->status;
         snprintf(job->detail, sizeof(job->detail), "%.*s", (int)sizeof(refusal->detail) - 1, refusal->detail);
     } else {
@@ -204,9 +214,10 @@ void worker_readable(struct worker *worker)
 
     for (unsigned i = 0; i < PACKETS_A_WAKEUP && worker->state != WORKER_DOWN && !wrong; i++) {
         error = packet_receive(worker->fd, &worker->packet);
-        if (error)
+        if (error && error != -EMFILE)
             break;
-        wrong = take_reply(worker, &worker->packet);
+        wrong = take_reply(worker, &worker->packet, error == -EMFILE);
+        error = 0;
         packet_close_fds(&worker->packet);
     }
     if (worker->state == WORKER_DOWN || worker->eof)

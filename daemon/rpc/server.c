@@ -7,15 +7,27 @@
 #include <sys/socket.h>
 
 #include "daemon/base/cleanup.h"
+#include "daemon/base/fd_reserve.h"
 #include "daemon/base/log.h"
 #include "daemon/rpc/connection.h"
 #include "daemon/rpc/peer.h"
 #include "daemon/rpc/request.h"
 
+#ifndef SO_PASSRIGHTS
+#define SO_PASSRIGHTS 83
+#endif
+
 #define ACCEPTS_A_TURN 16
 #define PAUSE_MS 100
 
 static void on_listen(uv_poll_t *poll, int status, int events);
+
+/* Reading would close them here, and that can take for ever. It holds for the connections too. Linux before 6.16 takes
+ * whatever is sent. */
+static void take_no_fds(int socket)
+{
+    (void)setsockopt(socket, SOL_SOCKET, SO_PASSRIGHTS, &(int){0}, sizeof(int));
+}
 
 /* A line to someone who gets no connection. The socket is new, so it has room for it. */
 static void turn_away(int fd, int error, const char *detail)
@@ -76,6 +88,15 @@ static void on_pause_over(uv_timer_t *pause)
         uv_timer_start(pause, on_pause_over, PAUSE_MS, 0);
 }
 
+/* Also when clients hold all fds but the reserve. */
+static int accept_one(struct rpc_server *server)
+{
+    fd_reserve_lift(true);
+    int fd = accept4(server->listen_fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+    fd_reserve_lift(false);
+    return fd;
+}
+
 static void on_listen(uv_poll_t *poll, int status, int events)
 {
     struct rpc_server *server = poll->data;
@@ -83,7 +104,7 @@ static void on_listen(uv_poll_t *poll, int status, int events)
     (void)status;
     (void)events;
     for (int i = 0; i < ACCEPTS_A_TURN; i++) {
-        int fd = accept4(server->listen_fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+        int fd = accept_one(server);
         if (fd >= 0) {
             admit(server, fd);
             continue;
@@ -127,6 +148,7 @@ int rpc_server_new(uv_loop_t *loop, struct core *core, const struct rpc_world *w
     server->core = core;
     server->world = *world;
     server->listen_fd = listen_fd; /* consume fd */
+    take_no_fds(listen_fd);
     list_init(&server->connections);
     on_pause_over(&server->pause);
     *ret = server;
