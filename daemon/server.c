@@ -35,6 +35,8 @@ static void shut_down(struct server *server)
         store_flush(server->store);
     server->workers = workers_free(server->workers);
     server->store = store_free(server->store);
+    if (server->closers)
+        closers_stop(server->closers);
     watchdog_stop(&server->watchdog);
     uv_close((uv_handle_t *)&server->wake, NULL);
     uv_close((uv_handle_t *)&server->drain, NULL);
@@ -151,7 +153,9 @@ int server_new(const struct setup *setup, const struct config *config, struct se
     struct core_limits limits = server_limits(config);
     struct workers_world world = devices_world(server);
     server->core = core_new(&env, &limits);
-    error = server->core ? store_new(&server->loop, config->store_max, &server->store) : -ENOMEM;
+    error = server->core ? closers_new(&server->loop, &server->closers) : -ENOMEM;
+    if (!error)
+        error = store_new(&server->loop, config->store_max, &server->store);
     if (!error)
         error = workers_new(&server->loop, &world, &server->workers);
     *ret = server;
@@ -221,6 +225,7 @@ struct server *server_free(struct server *server)
         shut_down(server);
     uv_run(&server->loop, UV_RUN_DEFAULT); /* the last close callbacks */
     server->core = core_free(server->core);
+    server->closers = closers_free(server->closers);
     uv_loop_close(&server->loop);
     if (server->ledger) {
         ledger_close(server->ledger);

@@ -3,6 +3,7 @@
 
 #include <uv.h>
 
+#include "daemon/closers.h"
 #include "daemon/core/ledger.h"
 #include "daemon/job/workers.h"
 #include "daemon/notify.h"
@@ -28,6 +29,7 @@ struct server {
     int spill_key; /* -1: none, and spill files are plain */
     struct store_request keeping_key;
 
+    struct closers *closers;
     struct store *store;
     struct ledger *ledger;
     struct store_request ledger_copy;

@@ -1,4 +1,4 @@
-/* The world as core sees it: workers for its jobs, the store for its fds, a clock. */
+/* The world as core sees it: workers for its jobs, the store and the closers for its fds, a clock. */
 #include <time.h>
 
 #include "daemon/server.h"
@@ -52,6 +52,16 @@ static void wake_at(void *context, uint64_t at_ms)
     uv_timer_start(&server->wake, server_tick, at_ms > now ? at_ms - now : 0, 0);
 }
 
+static void close_memory(void *context, int fd, void (*closed)(void *argument), void *argument)
+{
+    closers_memory(((struct server *)context)->closers, fd, closed, argument);
+}
+
+static unsigned close_sent(void *context, struct owner owner, int fd)
+{
+    return closers_sent(((struct server *)context)->closers, owner, fd);
+}
+
 struct core_env server_env(struct server *server)
 {
     return (struct core_env){
@@ -62,6 +72,8 @@ struct core_env server_env(struct server *server)
         .unstore = unstore,
         .now_ms = server_now,
         .wake_at = wake_at,
+        .close_memory = close_memory,
+        .close_sent = close_sent,
     };
 }
 

@@ -9,6 +9,7 @@
 #include "daemon/core/names.h"
 #include "daemon/core/op.h"
 #include "daemon/core/quarantine.h"
+#include "daemon/core/room.h"
 
 static void write_down(struct idmap *ids)
 {
@@ -29,7 +30,7 @@ struct core *core_new(const struct core_env *env, const struct core_limits *limi
     }
     struct list *lists[] = {&core->devices,  &core->listeners, &core->accounts, &core->extents, &core->arenas, &core->buffers, &core->models,
                             &core->sessions, &core->ops,      &core->timers, &core->memory_waiters,
-                            &core->host_pool, &core->books_waiters};
+                            &core->host_pool, &core->closing, &core->books_waiters};
     for (size_t i = 0; i < sizeof(lists) / sizeof(lists[0]); i++)
         list_init(lists[i]);
     list_init(&core->quarantine_timer.node);
@@ -64,6 +65,7 @@ struct core *core_free(struct core *core)
     /* What is remembered stays remembered: the objects go, their rows and stored fds do not. */
     core->ledger = NULL;
     core->env.unstore = NULL;
+    core->env.close_memory = NULL;
     core->draining = true;
     end_what_waits(core);
     while (!list_empty(&core->ops))
@@ -75,6 +77,7 @@ struct core *core_free(struct core *core)
     while (!list_empty(&core->buffers))
         buffer_free(list_entry(list_first(&core->buffers), struct buffer, node));
     host_pool_clear(core);
+    rooms_clear(core);
     while (!list_empty(&core->devices)) {
         struct device *device = list_entry(list_first(&core->devices), struct device, node);
         list_unlink(&device->node);

@@ -16,6 +16,7 @@
 enum id_kind { ID_EXTENT = 1, ID_ARENA, ID_BUFFER, ID_MODEL, ID_LEASE, ID_SESSION, ID_OP };
 
 struct ledger;
+struct owner;
 struct store_request;
 
 /* What the core needs of the world. Nothing here blocks. */
@@ -32,6 +33,11 @@ struct core_env {
     uint64_t (*now_ms)(void *context); /* monotonic */
     /* core_tick() is wanted at this time, 0 = not at all; the last word counts. */
     void (*wake_at)(void *context, uint64_t at_ms);
+    /* Closes the last fd of memory elsewhere; closed follows, later or at once. NULL: closing is quick here. */
+    void (*close_memory)(void *context, int fd, void (*closed)(void *argument), void *argument);
+    /* The same for what clients of the owner sent (daemon/core/sent.h). fd -1: none. Tells how many of this owner's
+     * are not closed yet. */
+    unsigned (*close_sent)(void *context, struct owner owner, int fd);
 };
 
 #define STORE_NAME_MAX 64
@@ -84,6 +90,7 @@ struct core {
     struct list devices, listeners, accounts, extents, arenas, buffers, models, sessions, ops, timers;
     struct list memory_waiters; /* struct extent_create, oldest first */
     struct list host_pool;      /* released host extents: daemon/core/host_pool.c */
+    struct list closing;        /* released memory whose fd is being closed: daemon/core/room.c */
     struct list books_waiters;  /* struct books_wait */
     uint32_t books_asked;       /* devices whose driver has not answered yet */
     void *buffer_names, *model_names; /* tsearch roots: daemon/core/names.c */

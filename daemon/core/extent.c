@@ -9,8 +9,12 @@
 #include "daemon/core/health.h"
 #include "daemon/core/host_pool.h"
 #include "daemon/core/ledger.h"
+#include "daemon/core/room.h"
+#include "proto/memfd.h"
 
 #define DISK_GRANULARITY 4096u
+#define CLOSING_POLL_MS 2
+#define CLOSING_MS 1000 /* what is waited at least for memory that is being given back */
 
 struct extent *extent_ref(struct extent *extent)
 {
@@ -54,18 +58,17 @@ static void unstore(struct extent *extent)
     extent->core->env.unstore(extent->core->env.context, name);
 }
 
-static void release_room(struct core *core, struct device *device, struct account *account, enum hbm_tier tier, uint64_t size)
+static struct room room_of(const struct extent *extent)
 {
-    device->used[tier] -= size;
-    account_release(account, (enum account_thing)tier, size);
-    if (!list_empty(&core->memory_waiters))
-        timer_arm(core, &core->memory_timer, 0);
+    return (struct room){extent->core, extent->device, extent->account, extent->tier,
+                         extent->uncounted ? 0 : extent->size};
 }
 
 void extent_discount(struct extent *extent)
 {
-    if (!extent->uncounted)
-        release_room(extent->core, extent->device, extent->account, extent->tier, extent->size);
+    struct room room = room_of(extent);
+
+    room_release(&room);
     extent->uncounted = true;
 }
 
@@ -82,11 +85,25 @@ struct extent *extent_unref(struct extent *extent)
         extent->device->used[extent->tier] += extent->size; /* and goes on being used, there */
     else if (is_known_to_worker(extent))
         extent_end_in_worker(core, extent->device, extent->kind, extent->token);
-    fd_close(extent->fd);
-    struct extent gone = *extent;
+    struct room room = room_of(extent);
+    int fd = TAKE_FD(extent->fd);
+    fd_close(extent->fd_to_read);
     free(extent);
-    release_room(core, gone.device, gone.account, gone.tier, gone.uncounted ? 0 : gone.size);
+    room_release_with(&room, fd);
     return NULL;
+}
+
+int extent_fd_for(struct extent *extent, enum hbm_access access, int *fd)
+{
+    /* A GPU's extent is read-only by how it is mapped; a memfd by how it was opened. */
+    if (access != HBM_RO || extent->device->is_cuda || extent->fd < 0) {
+        *fd = extent->fd;
+        return 0;
+    }
+    if (extent->fd_to_read < 0)
+        extent->fd_to_read = memfd_reopen_read_only(extent->fd);
+    *fd = extent->fd_to_read;
+    return *fd < 0 ? *fd : 0;
 }
 
 void extent_describe(const struct extent *extent, struct job *job, struct job_extent *wire)
@@ -117,7 +134,7 @@ static struct extent *extent_new(struct core *core, struct device *device, struc
 
     if (!extent)
         return NULL;
-    *extent = (struct extent){.refs = 1, .core = core, .device = device, .account = account, .tier = tier, .kind = kind, .size = size, .fd = -1};
+    *extent = (struct extent){.refs = 1, .core = core, .device = device, .account = account, .tier = tier, .kind = kind, .size = size, .fd = -1, .fd_to_read = -1};
     return extent;
 }
 
@@ -161,14 +178,10 @@ static void create_end(struct extent_create *create, int error)
 
 static void create_fail(struct extent_create *create, int error)
 {
-    struct core *core = create->core;
-    struct device *device = create->device;
-    struct account *account = create->account;
-    enum hbm_tier tier = create->tier;
-    uint64_t size = create->size;
+    struct room room = {create->core, create->device, create->account, create->tier, create->size};
 
     create_end(create, error);
-    release_room(core, device, account, tier, size);
+    room_release(&room);
 }
 
 static void create_stored(struct store_request *request)
@@ -240,6 +253,19 @@ static void make_extent(struct extent_create *create, int fd, uint64_t token)
 
 static void submit_create(struct extent_create *create);
 
+/* Once what the pool let go of is free. */
+static void create_again(struct timer *timer)
+{
+    struct extent_create *create = container_of(timer, struct extent_create, timer);
+
+    if (create->cancelled)
+        create_fail(create, HBM_E_CANCELLED);
+    else if (create->device->closing[HBM_TIER_HOST])
+        timer_arm(create->core, timer, CLOSING_POLL_MS);
+    else
+        submit_create(create);
+}
+
 static void create_made(struct job *job)
 {
     struct extent_create *create = container_of(job, struct extent_create, job);
@@ -247,7 +273,8 @@ static void create_made(struct job *job)
 
     /* The machine may be short of memory where the tier is not: on account of the pool, perhaps. */
     if (job->error == HBM_E_NO_MEMORY && create->tier == HBM_TIER_HOST && !create->cancelled && host_pool_drop(create->core)) {
-        submit_create(create);
+        create->timer.fire = create_again;
+        timer_arm(create->core, &create->timer, 0);
         return;
     }
     if (job->error) {
@@ -299,12 +326,15 @@ static void create_waited_out(struct timer *timer)
     create_end(create, create->error);
 }
 
-/* Others may let go in time: of the device's memory, or of what the account may have. */
-static bool may_wait(const struct extent_create *create, int error)
+/* Others may let go in time: of the device's memory, or of what the account may have. Who freed before he asks shall not
+ * be told that there is no room, however little he would wait. */
+static bool may_wait(const struct extent_create *create)
 {
-    return create->wait_ms && (error == HBM_E_NO_MEMORY ||
-                               (error == HBM_E_LIMIT && account_could_have(create->account, (enum account_thing)create->tier,
-                                                                           create->size)));
+    bool could_have = create->error == HBM_E_NO_MEMORY ||
+                      (create->error == HBM_E_LIMIT &&
+                       account_could_have(create->account, (enum account_thing)create->tier, create->size));
+
+    return could_have && (create->wait_ms || !list_empty(&create->core->closing));
 }
 
 void extent_create_start(struct extent_create *create)
@@ -329,15 +359,15 @@ void extent_create_start(struct extent_create *create)
     create->size = (create->size + grain - 1) / grain * grain;
     if (create->size == 0) /* an empty buffer still needs an arena that can be mapped */
         create->size = grain;
-    int error = health_check(create->core, create->detail);
-    if (!error)
-        error = take_room(create);
-    if (may_wait(create, error)) {
-        create->error = error;
+    create->error = health_check(create->core, create->detail);
+    if (!create->error)
+        create->error = take_room(create);
+    if (may_wait(create)) {
+        uint32_t least = list_empty(&create->core->closing) ? 0 : CLOSING_MS;
         list_append(&create->core->memory_waiters, &create->node);
-        timer_arm(create->core, &create->timer, create->wait_ms);
-    } else if (error) {
-        create_end(create, error);
+        timer_arm(create->core, &create->timer, create->wait_ms > least ? create->wait_ms : least);
+    } else if (create->error) {
+        create_end(create, create->error);
     } else {
         make(create);
     }
@@ -345,7 +375,7 @@ void extent_create_start(struct extent_create *create)
 
 void extent_create_cancel(struct extent_create *create)
 {
-    bool waits_for_memory = create->timer.at_ms && create->pooled_fd < 0;
+    bool waits_for_memory = !list_empty(&create->node);
 
     create->cancelled = true;
     if (waits_for_memory) {
@@ -360,18 +390,16 @@ void extent_create_retry(struct timer *timer)
 
     list_for_each_safe(node, &core->memory_waiters) {
         struct extent_create *create = list_entry(node, struct extent_create, node);
-        int error = take_room(create);
-        if (may_wait(create, error)) {
-            create->error = error;
+        create->error = take_room(create);
+        if (may_wait(create))
             continue;
-        }
         timer_stop(core, &create->timer);
         list_unlink(&create->node);
-        if (!error) {
+        if (!create->error) {
             make(create);
             continue;
         }
-        create_end(create, error);
+        create_end(create, create->error);
         timer_arm(core, &core->memory_timer, 0); /* done may have changed the list: start again */
         return;
     }

@@ -16,6 +16,7 @@ struct extent {
     enum job_extent_kind kind;
     uint64_t size;
     int fd;         /* -1: cuda-ipc, or lost */
+    int fd_to_read; /* the same, opened read-only for those who only read; -1: nobody has asked */
     uint64_t token; /* what the worker knows it by. cuda-ipc: the block; host: the id that it was first given; disk: the id */
     uint8_t ipc_handle[64];
     uint64_t checksum; /* of the whole extent as it was copied here; valid if has_checksum */
@@ -31,6 +32,8 @@ struct extent *extent_ref(struct extent *extent);
 /* The last one: tombstone in the ledger, then out of the store, fd closed (or block destroyed, or both left to the host
  * pool), charges released, waiters for memory tried again. NULL is fine; returns NULL. */
 struct extent *extent_unref(struct extent *extent);
+/* What a client maps for that access; the fd stays the extent's, and is -1 for cuda-ipc. 0 or -errno. */
+int extent_fd_for(struct extent *extent, enum hbm_access access, int *fd);
 /* How jobs name it; the fd, if any, goes to job->fds in the same order. */
 void extent_describe(const struct extent *extent, struct job *job, struct job_extent *wire);
 /* The fd store's name of an extent: "x-ID-UID-SIZE", in hex: all names share one environment string. */

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 
 #include "daemon/base/cleanup.h"
+#include "daemon/core/room.h"
 
 /* Longer than the pause between two requests that an engine may sleep through, shorter than pinned memory should
  * stay away from everyone else on the machine for nobody's sake. */
@@ -65,10 +66,11 @@ static void unlist(struct pooled *pooled)
 
 static void drop(struct core *core, struct pooled *pooled)
 {
+    struct room room = {core, pooled->device, NULL, HBM_TIER_HOST, pooled->size};
+
     unlist(pooled);
-    pooled->device->used[HBM_TIER_HOST] -= pooled->size;
     extent_end_in_worker(core, pooled->device, JOB_EXTENT_HOST, pooled->token);
-    fd_close(pooled->fd);
+    room_release_with(&room, TAKE_FD(pooled->fd));
     free(pooled);
 }
 
@@ -92,13 +94,13 @@ bool host_pool_take(struct extent_create *create)
 void host_pool_make_room(struct core *core, struct device *device, uint64_t bytes)
 {
     uint64_t capacity = device->capacity[HBM_TIER_HOST];
-    const uint64_t *used = &device->used[HBM_TIER_HOST];
+    const uint64_t *used = &device->used[HBM_TIER_HOST], *closing = &device->closing[HBM_TIER_HOST];
 
-    if (bytes > capacity || *used - device->pooled > capacity - bytes)
+    if (bytes > capacity || *used - *closing - device->pooled > capacity - bytes)
         return;
     list_for_each_safe (node, &core->host_pool) {
         struct pooled *pooled = list_entry(node, struct pooled, node);
-        if (*used <= capacity - bytes)
+        if (*used - *closing <= capacity - bytes)
             return;
         if (pooled->device == device)
             drop(core, pooled);

@@ -6,6 +6,8 @@
 #include <string.h>
 
 #include "daemon/base/cleanup.h"
+#include "daemon/base/fd_reserve.h"
+#include "daemon/core/sent.h"
 #include "daemon/core/stage.h"
 #include "daemon/core/transfer_parts.h"
 #include "daemon/core/verbs.h"
@@ -14,6 +16,7 @@
 struct transfer {
     struct core *core;
     uint64_t op;
+    struct owner owner;
     struct account *account;
     int file, ranges; /* ranges: the running job's, sealed */
     uint32_t uid;      /* whose request it is */
@@ -36,7 +39,7 @@ static struct transfer *transfer_free(struct transfer *transfer)
     transfer_parts_clear(&transfer->parts);
     transition_clear(&transfer->hold);
     fd_close(transfer->ranges);
-    fd_close(transfer->file);
+    sent_close(transfer->core, transfer->owner, transfer->file);
     free(transfer);
     return NULL;
 }
@@ -97,8 +100,9 @@ static void staged(struct stage *stage)
     }
     transfer->ranges = memfd_sealed("hbm-ranges", part->ranges, part->n * sizeof(*part->ranges));
     if (transfer->ranges < 0) {
-        transfer->ranges = -1;
-        end_transfer(transfer, HBM_E_SYSTEM, "the owner cannot make a memfd of the ranges");
+        bool ran_out = fd_ran_out(-transfer->ranges);
+        end_transfer(transfer, ran_out ? HBM_E_LIMIT : HBM_E_SYSTEM,
+                     ran_out ? FD_RAN_OUT : "the owner cannot make a memfd of the ranges");
         return;
     }
     *job = (struct job){.opcode = JOB_FILE,
@@ -182,8 +186,9 @@ static int prepare(struct transfer *transfer, struct call *call, int file, const
     transfer->account = account_of(transfer->core, call->who.owner);
     transfer->file = fcntl(file, F_DUPFD_CLOEXEC, 3);
     if (transfer->file < 0 || !transfer->account) {
+        bool ran_out = transfer->file < 0 && fd_ran_out(errno);
         snprintf(detail, HBM_DETAIL_MAX, "the owner cannot keep the file open: %s", strerror(errno));
-        return HBM_E_SYSTEM;
+        return ran_out ? HBM_E_LIMIT : HBM_E_SYSTEM;
     }
     return hold_arenas(transfer, detail);
 }
@@ -199,7 +204,7 @@ void verb_transfer(struct core *core, struct call *call, int file, const struct 
         call_refuse(call, HBM_E_NO_MEMORY, "the owner is out of memory for its own tables");
         return;
     }
-    *transfer = (struct transfer){.core = core, .file = -1, .ranges = -1, .write = write};
+    *transfer = (struct transfer){.core = core, .owner = call->who.owner, .file = -1, .ranges = -1, .write = write};
     transfer->hold.core = core;
     error = prepare(transfer, call, file, ranges, n, detail);
     struct op *op = error ? NULL : op_new(core, "transfer", &call->who, call->session, 0, &error, detail);

@@ -22,6 +22,7 @@ static void write_tiers(struct writer *writer, const struct device *device)
         write_string(writer, "tier", hbm_tier_name(tier));
         write_number(writer, "capacity", capacity);
         write_number(writer, "used", used);
+        write_number(writer, "closing", device->closing[tier]);
         if (tier == HBM_TIER_HOST)
             write_number(writer, "pooled", device->pooled);
         write_number(writer, "free", used < capacity ? capacity - used : 0);

@@ -1,30 +1,14 @@
 #include "daemon/wire/grant.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <string.h>
 
-#include "daemon/base/cleanup.h"
+#include "daemon/base/fd_reserve.h"
 #include "daemon/core/names.h"
-#include "proto/memfd.h"
 
 int grant_fd(const struct mapping *mapping, int *fd)
 {
-    const struct extent *extent = mapping->extent;
-
     *fd = -1;
-    if (!mapping->present || extent->fd < 0)
-        return 0;
-    /* A GPU's extent is read-only by how it is mapped; a memfd by how it was opened. */
-    if (mapping->access == HBM_RO && !extent->device->is_cuda) {
-        int again = memfd_reopen_read_only(extent->fd);
-        if (again < 0)
-            return again;
-        *fd = again;
-        return 0;
-    }
-    *fd = fcntl(extent->fd, F_DUPFD_CLOEXEC, 3);
-    return *fd < 0 ? -errno : 0;
+    return mapping->present ? extent_fd_for(mapping->extent, mapping->access, fd) : 0;
 }
 
 static void fill(struct wire_grant *grant, const struct lease *lease, const struct principal *who)
@@ -61,11 +45,10 @@ void grant_buffer(struct pending *pending, struct lease *lease)
         struct wire_alloc_reply alloc;
         struct wire_attach_reply attach; /* the same, a grant */
     } reply;
-    _cleanup_fd_ int fd = -1;
-    int error = grant_fd(lease->mappings[0], &fd);
+    int fd, error = grant_fd(lease->mappings[0], &fd);
 
     if (error) {
-        link_refuse(pending->link, pending->opcode, pending->serial, HBM_E_SYSTEM,
+        link_refuse(pending->link, pending->opcode, pending->serial, fd_ran_out(-error) ? HBM_E_LIMIT : HBM_E_SYSTEM,
                     "the memory's fd cannot be opened again: %s", strerror(-error));
         lease_free(lease);
         return;

@@ -3,8 +3,8 @@
 
 #include "daemon/wire/pending.h"
 
-/* A private fd of what the mapping maps, for its access, which the caller closes; *fd is -1 if none belongs
- * (cuda-ipc, away). 0 or -errno. */
+/* The fd of what the mapping maps, for its access: it stays the extent's. -1 if none belongs (cuda-ipc, away). 0 or
+ * -errno. */
 int grant_fd(const struct mapping *mapping, int *fd);
 /* Answers with a struct wire_grant, or with the model's table and fds. On failure the lease is ended and the client
  * told. */

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "daemon/base/cleanup.h"
+#include "daemon/base/fd_reserve.h"
 #include "daemon/core/listener.h"
 #include "daemon/wire/grant.h"
 #include "proto/memfd.h"
@@ -112,29 +113,22 @@ static int table_of(const struct lease *lease)
     return result;
 }
 
-static void close_fds(int *fds, unsigned n)
-{
-    while (n)
-        fd_close(fds[--n]);
-}
-
-/* Every fd of the answer, the table first. Returns their number or -errno. */
+/* Every fd of the answer: the table, which is the caller's, then the arenas', which are not. Returns their number or
+ * -errno. */
 static int collect(const struct lease *lease, int *fds)
 {
-    unsigned n = 0;
-    int fd = table_of(lease);
+    unsigned n = 1;
 
-    if (fd < 0)
-        return fd;
-    fds[n++] = fd;
+    fds[0] = table_of(lease);
+    if (fds[0] < 0)
+        return fds[0];
     for (uint32_t i = 0; i < lease->n_mappings; i++) {
-        int error = grant_fd(lease->mappings[i], &fd);
+        int error = grant_fd(lease->mappings[i], &fds[n]);
         if (error) {
-            close_fds(fds, n);
+            fd_close(fds[0]);
             return error;
         }
-        if (fd >= 0)
-            fds[n++] = fd;
+        n += fds[n] >= 0;
     }
     return (int)n;
 }
@@ -161,7 +155,7 @@ void grant_model(struct pending *pending, struct lease *lease)
     int n = fds ? collect(lease, fds) : -ENOMEM;
 
     if (n < 0) {
-        link_refuse(pending->link, pending->opcode, pending->serial, HBM_E_SYSTEM,
+        link_refuse(pending->link, pending->opcode, pending->serial, fd_ran_out(-n) ? HBM_E_LIMIT : HBM_E_SYSTEM,
                     "the model's table or fds cannot be made: %s", strerror(-n));
         lease_free(lease);
         return;
@@ -169,5 +163,5 @@ void grant_model(struct pending *pending, struct lease *lease)
     reply.publish = (struct wire_publish_reply){
         .lease = lease->id, .model = lease->model->id, .n_fds_total = (uint32_t)n, .must_build = lease->builder};
     send_in_packets(pending, &reply, sizeof(reply), fds, (unsigned)n);
-    close_fds(fds, (unsigned)n);
+    fd_close(fds[0]);
 }

@@ -1,6 +1,5 @@
 #include <string.h>
 
-#include "daemon/base/cleanup.h"
 #include "daemon/wire/grant.h"
 #include "daemon/wire/handlers.h"
 
@@ -40,8 +39,6 @@ static void locked(struct call *call, int error, void *result)
         link_doom(pending->link, HBM_E_SYSTEM, "the daemon could not open the memory's fds again");
     else
         link_send(pending->link, &header, &reply, sizeof(reply), fds, n);
-    while (n)
-        fd_close(fds[--n]);
     pending_free(pending);
 }
 

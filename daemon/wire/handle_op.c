@@ -3,7 +3,6 @@
 #include <math.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
 
 #include "daemon/wire/handlers.h"
 #include "daemon/wire/pending.h"
@@ -101,15 +100,14 @@ void handle_restore(struct link *link, const struct packet_header *header, struc
         verb_restore(link->core, &pending->call, request->sel);
 }
 
-/* The kernel checks rights when a file is opened: what its opener may do with it is in the fd. */
+/* The kernel checks rights when a file is opened: what its opener may do with it is in the fd. What kind of file it is
+ * the worker finds out: its file system may take long to say so. */
 static const char *unsuitable(int file, bool write)
 {
     int flags = fcntl(file, F_GETFL);
-    struct stat status;
 
-    if (flags < 0 || (flags & O_PATH) || fstat(file, &status) < 0 ||
-        (!S_ISREG(status.st_mode) && !S_ISBLK(status.st_mode)))
-        return "the file is neither a regular file nor a block device";
+    if (flags < 0 || (flags & O_PATH))
+        return "the file is not open";
     if (write ? (flags & O_ACCMODE) == O_RDONLY : (flags & O_ACCMODE) == O_WRONLY)
         return write ? "the file is not open for writing" : "the file is not open for reading";
     return NULL;

@@ -7,6 +7,8 @@
 #include <string.h>
 
 #include "daemon/base/cleanup.h"
+#include "daemon/base/fd_reserve.h"
+#include "daemon/core/sent.h"
 #include "daemon/wire/dispatch.h"
 #include "daemon/wire/pending.h"
 #include "daemon/wire/queue.h"
@@ -62,25 +64,44 @@ void link_balance(struct link *link)
     link->watching = want;
 }
 
+static void close_fds(struct link *link)
+{
+    struct packet *packet = &link->packet;
+
+    for (unsigned i = 0; i < packet->n_fds; i++)
+        sent_close(link->core, link->peer.who.owner, packet_take_fd(packet, i));
+    packet->n_fds = 0;
+}
+
+/* True if the link is gone, or has nothing to read. */
+static bool read_request(struct link *link)
+{
+    if (wire_server_has_unclosed(link->server, &link->peer.who)) {
+        link_doom(link, HBM_E_LIMIT, WIRE_UNCLOSED);
+        return true;
+    }
+    int error = packet_receive_keeping_fds(link->fd, &link->packet);
+    if (error == -EAGAIN || error == -ENOMEM || error == -ENOBUFS)
+        return true; /* the kernel's want of memory is not the client's: what it sent is still there */
+    if (error == -EPROTO)
+        link_violation(link,
+                       "a packet that is shorter than a header, larger than a packet may be, or miscounts its fds");
+    else if (error == -EMFILE)
+        link_doom(link, HBM_E_LIMIT, FD_RAN_OUT);
+    else if (!error)
+        wire_dispatch(link, &link->packet);
+    close_fds(link);
+    if (!error || link->doomed)
+        return false;
+    link_close(link, "it hung up");
+    return true;
+}
+
 static void read_requests(struct link *link)
 {
     for (unsigned i = 0; i < LINK_PACKETS_A_WAKEUP && !link->doomed && (link->watching & UV_READABLE); i++) {
-        int error = packet_receive(link->fd, &link->packet);
-
-        if (error == -EAGAIN || error == -ENOMEM || error == -ENOBUFS)
-            break; /* the kernel's want of memory is not the client's: what it sent is still there */
-        if (error == -EPROTO)
-            link_violation(
-                link, "a packet that is shorter than a header, larger than a packet may be, or miscounts its fds");
-        else if (error == -EMFILE)
-            link_doom(link, HBM_E_LIMIT, "the daemon has no file descriptors left; raise its LimitNOFILE");
-        else if (error) {
-            link_close(link, "it hung up");
+        if (read_request(link))
             return;
-        } else {
-            wire_dispatch(link, &link->packet);
-            packet_close_fds(&link->packet);
-        }
         link_balance(link);
     }
 }
@@ -184,9 +205,9 @@ static void tear_down(struct link *link)
     pending_abandon_all(link);
     queue_clear(link);
     queue_forget_fds(link);
-    packet_close_fds(&link->packet);
+    close_fds(link);
     uv_close((uv_handle_t *)&link->poll, freed);
-    link->fd = fd_close(link->fd);
+    wire_close_socket(link->server, link->peer.who.owner, TAKE_FD(link->fd));
     link->peer.pidfd = fd_close(link->peer.pidfd);
 }
 

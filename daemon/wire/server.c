@@ -9,12 +9,15 @@
 #include <sys/socket.h>
 
 #include "daemon/base/cleanup.h"
+#include "daemon/base/fd_reserve.h"
 #include "daemon/base/log.h"
+#include "daemon/core/sent.h"
 #include "daemon/wire/link.h"
 #include "daemon/wire/watch.h"
 
 #define ACCEPTS_A_WAKEUP 16
 #define COMPLAINT_MS 1000
+#define UNCLOSED_FDS 256 /* of a user's: an ordinary file is closed before the next one comes */
 
 static int open_reserve(void)
 {
@@ -63,6 +66,17 @@ static bool has_too_many(const struct wire_server *server, const struct principa
     return !who->admin && n >= (server->world.max_links + 1) / 2;
 }
 
+bool wire_server_has_unclosed(const struct wire_server *server, const struct principal *who)
+{
+    return sent_unclosed(server->core, who->owner) > UNCLOSED_FDS;
+}
+
+void wire_close_socket(struct wire_server *server, struct owner owner, int fd)
+{
+    shutdown(fd, SHUT_RDWR);
+    sent_close(server->core, owner, fd);
+}
+
 static void take(struct wire_server *server, int fd)
 {
     char why[HBM_DETAIL_MAX];
@@ -70,7 +84,7 @@ static void take(struct wire_server *server, int fd)
 
     if (!wire_peer_identify(fd, &server->world, &peer, why)) {
         refuse(server, fd, HBM_E_DENIED, why);
-        fd_close(fd);
+        wire_close_socket(server, owner_shared(server->world.listener), fd); /* a stranger's */
         return;
     }
     if (server->core->draining)
@@ -79,11 +93,14 @@ static void take(struct wire_server *server, int fd)
         refuse(server, fd, HBM_E_LIMIT, "all connections are in use; raise max_sessions in hbmd.conf");
     else if (has_too_many(server, &peer.who))
         refuse(server, fd, HBM_E_LIMIT, "this user holds half of all connections; raise max_sessions in hbmd.conf");
+    else if (wire_server_has_unclosed(server, &peer.who))
+        refuse(server, fd, HBM_E_LIMIT, WIRE_UNCLOSED);
     else if (link_new(server, fd, &peer))
         fd = -1; /* consume fd */
     else
         refuse(server, fd, HBM_E_NO_MEMORY, "the daemon has no memory for a connection");
-    fd_close(fd);
+    if (fd >= 0)
+        wire_close_socket(server, peer.who.owner, fd);
     fd_close(peer.pidfd);
 }
 
@@ -93,7 +110,7 @@ static void take_on_reserve(struct wire_server *server)
     server->reserve_fd = fd_close(server->reserve_fd);
     int fd = accept4(server->listen_fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
     if (fd >= 0)
-        refuse(server, fd, HBM_E_LIMIT, "the daemon has no file descriptors left; raise its LimitNOFILE");
+        refuse(server, fd, HBM_E_LIMIT, FD_RAN_OUT);
     fd_close(fd);
     server->reserve_fd = open_reserve();
 }
@@ -110,7 +127,7 @@ static void on_connect(uv_poll_t *poll, int status, int events)
         int fd = accept4(server->listen_fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
         if (fd >= 0)
             take(server, fd);
-        else if (errno == EMFILE || errno == ENFILE)
+        else if (fd_ran_out(errno))
             take_on_reserve(server);
         else if (errno != ECONNABORTED && errno != EINTR)
             return;

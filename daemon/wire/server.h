@@ -1,7 +1,10 @@
 /* The wire server as its files share it. */
 #pragma once
 
+#include "daemon/core/call.h"
 #include "daemon/wire/wire.h"
+
+#define WIRE_UNCLOSED "what this user's clients sent does not close: its file systems or its sockets do not answer"
 
 struct wire_server {
     uv_loop_t *loop;
@@ -27,3 +30,7 @@ __attribute__((format(printf, 2, 3))) void wire_server_complain(struct wire_serv
                                                                 ...);
 /* A link was doomed. */
 void wire_server_reap_soon(struct wire_server *server);
+/* Takes the fd. The client hears of the end now, however long what lies unread in its socket takes to close. */
+void wire_close_socket(struct wire_server *server, struct owner owner, int fd);
+/* So much of what this user's clients sent is still being closed that they may send no more. */
+bool wire_server_has_unclosed(const struct wire_server *server, const struct principal *who);

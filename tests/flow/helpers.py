@@ -103,7 +103,12 @@ class Client(wire.Client):
 # ---- What a daemon holds ----
 
 def used(daemon, tier="device"):
-    return sum(row["used"] for device in daemon.rpc("hbm.devices") for row in device["tiers"] if row["tier"] == tier)
+    """Once what has been let go of is given back, which is in a moment."""
+    def settled_rows():
+        rows = [row for device in daemon.rpc("hbm.devices") for row in device["tiers"] if row["tier"] == tier]
+        return None if any(row["closing"] for row in rows) else rows
+
+    return sum(row["used"] for row in daemon.wait_for(settled_rows))
 
 
 def empty(daemon, tier):

@@ -12,4 +12,5 @@ int core_ledger_cases(void);
 int core_pool_cases(void);
 int core_quarantine_cases(void);
 int core_resume_cases(void);
+int core_room_cases(void);
 int core_version_cases(void);

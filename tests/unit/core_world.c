@@ -69,6 +69,41 @@ static void wake_at(void *context, uint64_t at_ms)
     ((struct world *)context)->wake = at_ms;
 }
 
+static void close_memory(void *context, int fd, void (*closed)(void *argument), void *argument)
+{
+    struct world *world = context;
+    struct slow_close *slow = calloc(1, sizeof(*slow));
+
+    assert_non_null(slow);
+    *slow = (struct slow_close){.fd = fd, .closed = closed, .argument = argument};
+    list_append(&world->closes, &slow->node);
+    if (!world->slow)
+        world_close_one(world);
+}
+
+static bool forget_close(struct world *world, struct slow_close *slow)
+{
+    struct list *node = list_first(&world->closes);
+
+    if (!node)
+        return false;
+    *slow = *list_entry(node, struct slow_close, node);
+    list_unlink(node);
+    free(list_entry(node, struct slow_close, node));
+    fd_close(slow->fd);
+    return true;
+}
+
+bool world_close_one(struct world *world)
+{
+    struct slow_close slow;
+
+    if (!forget_close(world, &slow))
+        return false;
+    slow.closed(slow.argument);
+    return true;
+}
+
 /* ---- Life and death ---- */
 
 static const struct core_limits limits = {
@@ -87,7 +122,7 @@ static unsigned count_fds(void)
 
 static void start(struct world *world)
 {
-    const struct core_env env = {world, submit, cancel, store, unstore, now_ms, wake_at};
+    const struct core_env env = {world, submit, cancel, store, unstore, now_ms, wake_at, close_memory, NULL};
     const uint64_t capacity[HBM_TIERS] = {64 * MIB, 64 * MIB, 64 * MIB};
 
     world->core = core_new(&env, &limits);
@@ -114,6 +149,7 @@ void world_begin(struct world *world)
     log_set_sink(quiet);
     list_init(&world->jobs);
     list_init(&world->store);
+    list_init(&world->closes);
     assert_non_null(mkdtemp(world->dir));
     world->dir_fd = open(world->dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     start(world);
@@ -124,9 +160,13 @@ void world_begin(struct world *world)
 
 void world_crash(struct world *world)
 {
+    struct slow_close slow;
+
     list_init(&world->jobs); /* the workers go too; what the jobs belong to is freed with the core */
     world->core = core_free(world->core);
     world->ledger = ledger_close(world->ledger);
+    while (forget_close(world, &slow)) {
+    }
     while (world->n_blocks)
         fd_close(world->blocks[--world->n_blocks]);
 }
@@ -381,6 +421,7 @@ void world_check_books(struct world *world)
         assert_int_equal(account->use[ACCOUNT_OPS], 0);
     }
     for (unsigned tier = 0; tier < HBM_TIERS; tier++) {
+        assert_int_equal(world->device->closing[tier], 0);
         assert_int_equal(world->device->used[tier], used[tier]);
         assert_int_equal(charged[tier], used[tier]);
     }

@@ -21,6 +21,13 @@ struct kept {
     int fd;
 };
 
+struct slow_close {
+    struct list node;
+    int fd;
+    void (*closed)(void *argument);
+    void *argument;
+};
+
 struct world {
     struct core *core;
     struct device *device;
@@ -28,6 +35,8 @@ struct world {
     uint64_t now, wake;
     struct list jobs; /* submitted, oldest first */
     struct list store;
+    struct list closes; /* struct slow_close, oldest first */
+    bool slow;     /* memory's fds stay open until world_close_one */
     bool hold;     /* jobs stay where they are until world_step */
     bool keep_all; /* the store forgets nothing: for ledgers of the past */
     /* The n-th job of this opcode (from now, 1 = next) ends with this error. */
@@ -53,6 +62,8 @@ void world_begin(struct world *world);
 void world_end(struct world *world);
 /* The oldest job runs and ends; false if there is none. */
 bool world_step(struct world *world);
+/* The oldest of the fds that are slow to close is closed; false if there is none. */
+bool world_close_one(struct world *world);
 /* Jobs and due timers, until nothing is left to do. */
 void world_run(struct world *world);
 void world_pass(struct world *world, uint64_t ms);

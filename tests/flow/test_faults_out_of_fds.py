@@ -1,0 +1,129 @@
+"""A daemon whose file descriptors clients have used up (FAULTS 19): it refuses new work with a reason, goes on with the
+rest, and answers operators."""
+import contextlib
+import os
+import signal
+
+import pytest
+
+from conftest import Daemon
+from helpers import ERROR_NAMES, MIB, Client, ctl_done, fds_of, refused, serves, used
+from wire import KEEP, Refused
+
+LIMIT = 64
+
+
+class Starved(Daemon):
+    def command(self):
+        return ["prlimit", f"--nofile={LIMIT}:{LIMIT}", *super().command()]
+
+
+@pytest.fixture
+def starved():
+    daemon = Starved().start()
+    yield daemon
+    daemon.close()
+
+
+@contextlib.contextmanager
+def filled(daemon, client):
+    """Buffers b0, b1 and so on until no more are made, then connections until no more are taken; the buffers' leases."""
+    leases = []
+    with refused("DEGRADED", "file descriptors", "LimitNOFILE"):
+        for number in range(2 * LIMIT):
+            grant, fd = client.alloc(4096, f"b{number}", flags=KEEP)
+            os.close(fd)
+            leases.append(grant["lease"])
+    assert leases
+    with contextlib.ExitStack() as stack:
+        while not turned_away(stack.enter_context(Client(daemon.socket, timeout=0.2))):
+            pass
+        yield leases
+
+
+def turned_away(link):
+    try:
+        return "LimitNOFILE" in link.gone()
+    except TimeoutError:
+        return False
+
+
+def serves_again(daemon):
+    try:
+        return serves(daemon)
+    except (Refused, ConnectionError):
+        return False
+
+
+@contextlib.contextmanager
+def operators(daemon, n):
+    with contextlib.ExitStack() as stack:
+        yield [stack.enter_context(daemon.operator()) for _ in range(n)]
+
+
+def test_what_needs_an_fd_is_refused_with_a_reason_and_nothing_is_lost(starved):
+    with Client(starved.socket) as client:
+        client.hello()
+        with filled(starved, client) as leases:
+            before = used(starved)
+            for _ in range(3):
+                with refused("DEGRADED", "LimitNOFILE"):
+                    client.alloc(MIB)
+            assert used(starved) == before
+            for lease in leases:
+                client.call("detach", lease=lease)
+            for number in range(len(leases)):
+                starved.rpc("hbm.free", {"sel": f"b{number}"})
+        assert used(starved) == 0
+    starved.wait_for(lambda: serves_again(starved))
+
+
+def test_what_was_under_way_as_they_ran_out_is_refused_and_its_memory_gone(starved):
+    """The worker has made it and sent its fd: that has no room here."""
+    with Client(starved.socket) as client:
+        client.hello()
+        [device] = starved.rpc("hbm.devices")
+        spec = {"size": MIB, "device": 0, "mode": 0o600}
+        serials = [client.send("alloc", spec=spec) for _ in range(2 * LIMIT)]
+        answers = {}
+        while len(answers) < len(serials):
+            packet = client.receive()
+            packet.close()
+            answers[packet.serial] = packet
+        granted = sum(answers[serial].status == 0 for serial in serials)
+        refusals = {(ERROR_NAMES[packet.status], "LimitNOFILE" in packet.detail) for packet in answers.values() if packet.status}
+        assert granted and refusals and refusals <= {("LIMIT", True), ("DEGRADED", True)}, refusals
+        assert used(starved) == granted * MIB
+        assert starved.rpc("hbm.devices")[0]["worker_pid"] == device["worker_pid"]
+
+
+def test_an_operator_is_answered_all_the_same(starved):
+    with Client(starved.socket) as client:
+        client.hello()
+        with filled(starved, client), operators(starved, 8) as asking:
+            for one in asking:
+                assert one.rpc("hbm.status")["sessions"] == 1
+            assert "b0" in ctl_done(starved, "ls")
+            ctl_done(starved, "status")
+
+
+def test_a_worker_that_dies_then_is_replaced(starved):
+    with Client(starved.socket) as client:
+        client.hello()
+        with filled(starved, client):
+            [device] = starved.rpc("hbm.devices")
+            os.kill(device["worker_pid"], signal.SIGKILL)
+            starved.wait_for(lambda: starved.rpc("hbm.devices")[0]["worker_pid"] not in (0, device["worker_pid"]))
+            client.call("device")
+
+
+def test_readers_of_one_buffer_share_its_fd(starved):
+    """The daemon holds one for all of them, however many attach."""
+    with Client(starved.socket) as client:
+        client.hello()
+        os.close(client.alloc(4096, "b", flags=KEEP)[1])
+        for number in range(2 * LIMIT):
+            os.close(client.attach("b")[1])
+            if not number:
+                before = fds_of(starved.process.pid)
+        assert fds_of(starved.process.pid) == before
