@@ -21,6 +21,14 @@ void events_clear(struct events *events)
     events->ring = NULL;
 }
 
+static void copy(char *to, const char *from, size_t size)
+{
+    size_t length = strnlen(from, size - 1);
+
+    memcpy(to, from, length);
+    to[length] = 0;
+}
+
 void event_emit(struct events *events, const char *what, uint64_t id, const char *name, uint32_t listener, uint32_t uid,
                 int32_t pid, const char *format, ...)
 {
@@ -35,8 +43,8 @@ void event_emit(struct events *events, const char *what, uint64_t id, const char
     event->listener = listener;
     event->uid = uid;
     event->pid = pid;
-    snprintf(event->what, sizeof(event->what), "%s", what);
-    snprintf(event->name, sizeof(event->name), "%s", name ? name : "");
+    copy(event->what, what, sizeof(event->what));
+    copy(event->name, name ? name : "", sizeof(event->name));
     va_start(arguments, format);
     vsnprintf(event->detail, sizeof(event->detail), format, arguments);
     va_end(arguments);

@@ -27,6 +27,15 @@ static void waited_out(struct timer *timer)
     end(residency, HBM_E_TIMEOUT);
 }
 
+/* Once it has to wait: what is there already needs no clock. */
+static void set_deadline(struct residency *residency)
+{
+    bool bounded = residency->timeout_ms && residency->timeout_ms != UINT32_MAX;
+
+    if (bounded && !residency->timer.at_ms)
+        timer_arm(residency->core, &residency->timer, residency->timeout_ms);
+}
+
 static void arena_is_free(struct arena_wait *wait)
 {
     advance(container_of(wait, struct residency, wait));
@@ -83,8 +92,10 @@ static void advance(struct residency *residency)
             end(residency, HBM_E_LOST);
             return;
         }
-        if (wait_for_move(residency, arena))
+        if (wait_for_move(residency, arena)) {
+            set_deadline(residency);
             return;
+        }
         if (arena_tier(arena) == HBM_TIER_DEVICE)
             continue;
         int drained = device_check_drained(arena->device, residency->detail);
@@ -104,6 +115,7 @@ static void advance(struct residency *residency)
         return;
     }
     int error = 0;
+    set_deadline(residency);
     struct op *op = restore_arenas(residency->core, away, n_away, &error, residency->detail);
     if (op)
         op_wait(op, &residency->op_wait);
@@ -121,7 +133,5 @@ void residency_start(struct residency *residency)
     residency->timer.fire = waited_out;
     residency->timer.at_ms = 0;
     residency->detail[0] = 0;
-    if (residency->timeout_ms && residency->timeout_ms != UINT32_MAX)
-        timer_arm(residency->core, &residency->timer, residency->timeout_ms);
     advance(residency);
 }

@@ -73,16 +73,18 @@ static void close_fds(struct link *link)
     packet->n_fds = 0;
 }
 
-/* True if the link is gone, or has nothing to read. */
-static bool read_request(struct link *link)
+/* One a wake-up: then it is the others' turn, and who waits for an answer has sent no more. */
+static void read_request(struct link *link)
 {
+    if (link->doomed)
+        return;
     if (wire_server_has_unclosed(link->server, &link->peer.who)) {
         link_doom(link, HBM_E_LIMIT, WIRE_UNCLOSED);
-        return true;
+        return;
     }
     int error = packet_receive_keeping_fds(link->fd, &link->packet);
     if (error == -EAGAIN || error == -ENOMEM || error == -ENOBUFS)
-        return true; /* the kernel's want of memory is not the client's: what it sent is still there */
+        return; /* the kernel's want of memory is not the client's: what it sent is still there */
     if (error == -EPROTO)
         link_violation(link,
                        "a packet that is shorter than a header, larger than a packet may be, or miscounts its fds");
@@ -91,19 +93,8 @@ static bool read_request(struct link *link)
     else if (!error)
         wire_dispatch(link, &link->packet);
     close_fds(link);
-    if (!error || link->doomed)
-        return false;
-    link_close(link, "it hung up");
-    return true;
-}
-
-static void read_requests(struct link *link)
-{
-    for (unsigned i = 0; i < LINK_PACKETS_A_WAKEUP && !link->doomed && (link->watching & UV_READABLE); i++) {
-        if (read_request(link))
-            return;
-        link_balance(link);
-    }
+    if (error && !link->doomed)
+        link_close(link, "it hung up");
 }
 
 static void on_poll(uv_poll_t *poll, int status, int events)
@@ -117,7 +108,7 @@ static void on_poll(uv_poll_t *poll, int status, int events)
     if (events & UV_WRITABLE)
         queue_flush(link);
     if (events & UV_READABLE)
-        read_requests(link);
+        read_request(link);
     else if ((events & UV_DISCONNECT) && !link->doomed)
         link_close(link, "it hung up");
     link_balance(link);

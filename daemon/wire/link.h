@@ -12,7 +12,6 @@
 #define LINK_QUEUE_FDS 512u
 #define LINK_UNREAD_FDS                                                                                            \
     16384u /* in its socket: four of the largest models; the kernel counts them against us all */
-#define LINK_PACKETS_A_WAKEUP 16u /* then it is the others' turn */
 #define LINK_HELLO_MS 10000u      /* to say HELLO in */
 /* Replies and calls that may be outstanding before its requests are left in the socket. */
 #define LINK_PAUSE_PACKETS 64u
