@@ -80,7 +80,7 @@ $(CUDA_BENCHES): $(BUILD)/bench/%: $(BUILD)/obj/tests/bench/%.cu.o $$(WITH_KERNE
 
 # ---- Targets --------------------------------------------------------------------------------------------------------
 
-.PHONY: demo check check-gpu inject bench bench-gpu soak soak-gpu asan tsan format lint install clean
+.PHONY: demo check check-gpu inject bench bench-gpu soak soak-gpu asan tsan mutate format lint install clean
 .PHONY: programs unit-tests gpu-tests tsan-tests benches soak-client
 
 programs: $(BINARIES)
@@ -144,6 +144,11 @@ tsan: ## the library's and the worker's tests under ThreadSanitizer
 
 format: ## lay out all C and CUDA sources as .clang-format says
 	clang-format -i $(SOURCES)
+
+mutate: ## break the code, one place at a time, and see the tests of that fault fail (FAULTS='7 11'; minutes)
+	@$(INSTALL_DEPS) build check
+	@$(or $(firstword $(shell for p in $(PYTHON) /usr/bin/python3; do $$p -c 'import pytest' 2>/dev/null && echo $$p; done)),$(PYTHON)) \
+		tests/mutate/mutate.py '$(BUILD)' $(FAULTS)
 
 lint: ## cppcheck, gcc's analyzer and shellcheck, where they are installed
 	@BUILD='$(BUILD)' tests/tools/lint.sh $(SCRIPTS)

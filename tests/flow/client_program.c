@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -72,6 +73,17 @@ static unsigned open_fds(void)
         n++;
     closedir(directory);
     return n - 3; /* ".", "..", and the directory's own */
+}
+
+static unsigned open_sockets(void)
+{
+    unsigned n = 0;
+
+    for (int fd = 3; fd < 1024; fd++) {
+        struct stat status;
+        n += fstat(fd, &status) == 0 && S_ISSOCK(status.st_mode);
+    }
+    return n;
 }
 
 static long rss_kib(void)
@@ -231,6 +243,8 @@ static void fork_child(void)
             _exit(-hbm_attach(session, "any", HBM_RO, 0, 100, &lease));
         else if (!strcmp(words[1], "detach"))
             _exit(-hbm_detach(leases[0]));
+        else if (!strcmp(words[1], "sockets"))
+            _exit((int)open_sockets());
         _exit(0);
     }
     waitpid(child, &status, 0);

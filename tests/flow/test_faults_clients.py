@@ -187,6 +187,13 @@ def test_a_forked_child_cannot_hurt_its_parents_session(shared, program, what, a
     parent.ask("detach", lease)
 
 
+def test_a_forked_child_keeps_no_socket_of_its_parents_session(shared, program):
+    """FAULTS 4: the daemon hears the parent hang up, whatever the child goes on with."""
+    parent = program(shared)
+    parent.alloc("mine", MIB)
+    assert parent.ask("fork", "sockets") == ["exited", "0"]
+
+
 def test_nothing_of_the_session_is_inherited_by_exec(shared, program):
     """FAULTS 5: the sockets, pages and memory are all CLOEXEC."""
     before = program(shared, opened=False)

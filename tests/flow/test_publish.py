@@ -94,6 +94,25 @@ def test_half_a_model_goes_with_its_builder(shared, child):
     shared.wait_for(lambda: used(shared) == 0 and not models(shared) and not shared.rpc("hbm.ls"))
 
 
+def test_a_builder_that_hung_up_builds_no_more_while_its_process_lives(shared, child, client):
+    """FAULTS 1: its memory waits for its end, the others do not."""
+    def build_and_hang_up(say):
+        link, packet = build_and_stay(shared, lambda: None)
+        link.socket.close()
+        say()
+        return packet
+
+    builder = child(build_and_hang_up)
+    builder.heard()
+    shared.wait_for(lambda: shared.rpc("hbm.status")["quarantined"] == 1)
+    packet = build(client, "m")
+    assert used(shared) == 8 * MIB, "half of the first is still there"
+    client.call("commit", lease=packet.fields["lease"], commit=1)
+    builder.kill()
+    shared.wait_for(lambda: used(shared) == 4 * MIB)
+    assert models(shared)["m"]["state"] == "sealed"
+
+
 def test_an_aborted_model_is_gone_and_its_name_is_free(shared, client):
     packet = build(client, "m")
     client.call("commit", lease=packet.fields["lease"], commit=0)

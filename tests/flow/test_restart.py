@@ -252,12 +252,13 @@ def test_a_stop_names_the_cuda_ipc_buffers_that_not_even_a_restart_keeps(make_da
 def test_sigterm_drains_what_is_under_way(make_daemon, supervise):
     """FAULTS 28: within a bound; the client hears why its link ends."""
     daemon = make_daemon(supervise=supervise).start()
-    put(daemon, "plain", DATA * 8)
+    put(daemon, "plain", DATA * 32)
     with Client(daemon.socket) as link:
         link.hello()
-        link.call("offload", sel="plain", tier=2)
+        op = link.call("offload", sel="plain", tier=2).fields["op"]
         assert daemon.stop() == 0
         assert "stopping" in link.gone()
+        assert [(event.fields["op"], event.fields["error"]) for event in link.events if event.name == "op_ended"] == [(op, 0)]
     assert not re.search(r"Sanitizer|runtime error", daemon.log)
 
 

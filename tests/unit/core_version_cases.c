@@ -1,4 +1,4 @@
-/* Ledgers of other builds: what older ones left (tests/golden/ledger, one for each version there was), and what
+/* Ledgers of other builds (FAULTS 27): what older ones left (tests/golden/ledger, one for each version there was), and what
  * newer ones may leave. `HBM_GOLDEN_LEDGER=N test_core` writes the ledger of this build as the golden one of
  * version N.
  */

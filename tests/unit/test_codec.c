@@ -1,4 +1,4 @@
-/* The reference codecs and the words of proto/vocab.c, against formulas written a second time here. */
+/* The reference codecs and the words of proto/vocab.c, against formulas written a second time here (FAULTS 25). */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
