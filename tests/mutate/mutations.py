@@ -29,7 +29,7 @@ MUTATIONS = [
      "    if (!buffer || !buffer_visible(buffer, &call->who)) {", "    if (!buffer) {"),
     (13, "what is leased is freed", "daemon/core/verb_free.c", "    if (buffer_is_leased(buffer)) {", "    if (buffer->n_leases > 1000000) {"),
     (13, "what somebody writes to is compressed", "daemon/core/commit.c",
-     "    else if (!plan->reclaim && arena_has_writers(arena))", "    else if (!plan->reclaim && !plan->n && arena_has_writers(arena))"),
+     "    else if (!plan->reclaim && arena_has_writers(arena))", "    else if (!plan->reclaim && !plan->n_placements && arena_has_writers(arena))"),
     (14, "two operations take one arena", "daemon/core/transition.c", "    if (!transition->copy && arena->transition)\n", "    if (!transition->copy && arena->transition && arena->extent->lost)\n"),
     (15, "untrusted readers get the memory itself", "daemon/core/arena.c",
      "    return who->admin || owner_equal(arena->owner, who->owner) || arena_may_write(arena, who) ||\n", "    return who->admin || arena_may_read(arena, who) ||\n"),
