@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Makes the n-th call of memory and kernel fail in the owner, the worker, the client and hbmctl, over every flow.
+"""Makes the n-th call of memory and kernel fail in owner, worker, client and hbmctl, over every flow (FAULTS 33).
 
 usage: run.py all | short [FLOW...]; run.py one FLOW ROLE N VARIANT
 

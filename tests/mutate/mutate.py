@@ -48,6 +48,8 @@ def commands(tests):
         yield [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *flows]
     for program in unit:
         yield [program]
+    if "tests/inject/run.py" in tests:
+        yield [sys.executable, "tests/inject/run.py", "short"]
 
 
 def first_failure(tree, tests):
@@ -60,7 +62,7 @@ def first_failure(tree, tests):
         except subprocess.TimeoutExpired:
             return "it hangs"
         if done.returncode:
-            failed = [line for line in done.stdout.splitlines() if line.startswith(("FAILED", "ERROR", "[  FAILED  ]"))]
+            failed = [line for line in done.stdout.splitlines() if line.startswith(("FAIL", "ERROR", "[  FAILED  ]"))]
             return failed[0] if failed else f"{command[0]} ended with {done.returncode}"
     return None
 

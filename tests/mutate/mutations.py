@@ -18,6 +18,7 @@ MUTATIONS = [
     (7, "marks of a reply pass", "daemon/wire/dispatch.c", "    if (header->status || header->more)\n", "    if (header->status && header->more)\n"),
     (8, "surplus descriptors pass", "daemon/wire/dispatch.c", "    if (packet->n_fds > row->fds_in_max)\n", "    if (packet->n_fds > 1000)\n"),
     (8, "a lost descriptor is not noticed", "proto/packet.c", "    if (message.msg_flags & MSG_CTRUNC)\n", "    if (message.msg_flags & MSG_ERRQUEUE)\n"),
+    (9, "one user may have all connections", "daemon/wire/server.c", "    return !who->admin && n >= (server->world.max_links + 1) / 2;", "    return !who->admin && n >= server->world.max_links + 1;"),
     (10, "a reader that never reads is served for ever", "daemon/wire/queue.c", "    if (link->n_packets + 1 > LINK_QUEUE_PACKETS ||", "    if ("),
     (10, "what does not fit the socket at once is dropped", "daemon/wire/queue.c",
      "    list_append(&link->queue, &queued->node);\n    link->n_packets++;", "    queued_free(queued);\n    return;\n    link->n_packets++;"),
@@ -40,6 +41,8 @@ MUTATIONS = [
     (17, "more than the device has is tried", "daemon/core/extent.c", "    if (create->size > capacity) {", "    if (!capacity) {"),
     (18, "a tier may be overfilled", "daemon/core/extent.c", "    if (device->used[create->tier] > capacity - create->size) {", "    if (device->used[create->tier] > capacity) {"),
     (18, "nobody who waits is tried again", "daemon/core/extent.c", "    if (!list_empty(&core->memory_waiters))\n        timer_arm(core, &core->memory_timer, 0);", "    (void)core;"),
+    (19, "nobody looks at how many descriptors are left", "daemon/core/health.c",
+     "        lacking[AILMENT_FDS] = lacks_fds(cause[AILMENT_FDS], sizeof(cause[0]), &plenty);", "        lacking[AILMENT_FDS] = lacks_fds(cause[AILMENT_FDS], 0, &plenty) && 0;"),
     (20, "a failed step is passed over", "daemon/core/transition.c", "    else if (error)\n        finish(transition, error);\n    else\n        take_step",
      "    else if (error == HBM_E_WORKER_DIED)\n        finish(transition, error);\n    else\n        take_step"),
     (21, "a checksum is not compared", "daemon/core/steps.c", "    if (plan->source->has_checksum) {", "    if (plan->source->has_checksum && plan->source->lost) {"),
@@ -63,5 +66,6 @@ MUTATIONS = [
     (31, "a NUL ends a string", "daemon/rpc/scan.c", "        return broken(scan, \"a NUL in a string\");\n    if (unit >= 0xdc00", "        return true;\n    if (unit >= 0xdc00"),
     (31, "text after the value is passed over", "daemon/rpc/scan.c", "        if (scan.at == scan.end)\n", "        if (scan.at <= scan.end)\n"),
     (32, "the daemon's clock is the wall's", "daemon/world.c", "clock_gettime(CLOCK_MONOTONIC, &now);", "clock_gettime(CLOCK_REALTIME, &now);"),
+    (33, "memory for an operation's rows is there by belief", "daemon/core/op.c", "op && rows ? idmap_add", "op ? idmap_add"),
     (34, "a session's page is never unmapped", "daemon/core/session.c", "    fd_close(session->page_fd);\n    if (session->account)", "    if (session->account)"),
 ]
