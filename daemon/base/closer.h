@@ -1,6 +1,6 @@
 /* Closing that may take long: the driver gives memory back at 0.8 ms a GiB, and the server of a file that somebody
- * sent may never answer. One queue, closed in turn by one thread, which starts with the first fd; what hangs holds up
- * nothing but its own queue. All calls are for one thread; in a forked child none has a meaning. */
+ * sent may never answer. One queue, closed in turn by one thread, which starts with the first fd; what hangs holds
+ * up nothing but its own queue. All calls are for one thread; in a forked child none has a meaning. */
 #pragma once
 
 struct closer;

@@ -15,8 +15,8 @@ struct room {
 
 /* Who waits for memory is tried again from the loop. */
 void room_release(const struct room *room);
-/* Takes the memory's last fd (-1: there is none), and releases the room once that is closed. Until then it is counted
- * in device->closing too. */
+/* Takes the memory's last fd (-1: there is none), and releases the room once that is closed. Until then it is
+ * counted in device->closing too. */
 void room_release_with(const struct room *room, int fd);
 /* As the core goes: nothing more is heard of what is being closed. */
 void rooms_clear(struct core *core);

@@ -1,5 +1,5 @@
-/* Files that clients sent. Closing the last fd of one can take for ever: its file system is asked, or its socket lingers.
- * So none is closed on the loop. */
+/* Files that clients sent. Closing the last fd of one can take for ever: its file system is asked, or its socket
+ * lingers. So none is closed on the loop. */
 #pragma once
 
 #include "daemon/base/cleanup.h"

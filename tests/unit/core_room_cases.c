@@ -80,7 +80,7 @@ static void who_asks_for_memory_waits_while_some_is_being_closed(void **state)
     struct session *session = client(&w, alice);
     struct ask *question;
 
-    w.core->limits.memory_wait_ms = 0; /* even so */
+    w.core->limits.memory_wait_ms = 0;  /* even so */
     make_kept(&w, "a", 40 * 256, 1024); /* 40 MiB of the 64 */
     free_buffer("a");
     question = alloc(session, 40 * MIB);

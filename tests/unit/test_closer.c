@@ -1,5 +1,5 @@
-/* The closer: it closes what it is given, in its own time, and nobody waits for it. A socket that lingers takes as long
- * to close as its peer likes. */
+/* The closer: it closes what it is given, in its own time, and nobody waits for it. A socket that lingers takes as
+ * long to close as its peer likes. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
