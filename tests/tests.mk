@@ -180,7 +180,7 @@ FUZZ_SECONDS ?= 3600
 FUZZ = $(patsubst tests/fuzz/fuzz_%.c,%,$(wildcard tests/fuzz/fuzz_*.c))
 FUZZERS = $(FUZZ:%=$(BUILD)/fuzz_%)
 FUZZ_WORLD = $(PROTO) $(BASE) $(wildcard daemon/core/*.c) $(addprefix daemon/worker/,check.c failure.c) \
-	$(addprefix tests/fuzz/,world.c worker.c furnish.c look.c)
+	$(addprefix tests/fuzz/,world.c worker.c furnish.c look.c life.c)
 
 fuzz_wire_PARTS = $(FUZZ_WORLD) $(wildcard daemon/wire/*.c) tests/fuzz/client.c
 fuzz_wire_LIBS = libuv

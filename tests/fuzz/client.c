@@ -1,7 +1,6 @@
 #include "tests/fuzz/client.h"
 
 #include <fcntl.h>
-#include <sys/eventfd.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -58,11 +57,12 @@ void client_hear(struct client *client)
 
 void client_connect(struct client *client, struct wire_server *server, struct principal who, int32_t pid)
 {
-    struct peer peer = {.who = who, .pid = pid, .pidfd = eventfd(0, EFD_CLOEXEC)};
     int ends[2];
 
     CHECK(!socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends));
-    *client = (struct client){.fd = ends[0], .life = fcntl(peer.pidfd, F_DUPFD_CLOEXEC, 3), .reads = true};
+    *client = (struct client){.fd = ends[0], .reads = true};
+    life_begin(&client->life);
+    struct peer peer = {.who = who, .pid = pid, .pidfd = fcntl(client->life.pidfd, F_DUPFD_CLOEXEC, 3)};
     client->link = link_new(server, ends[1], &peer);
     CHECK(client->link);
 }
@@ -101,7 +101,7 @@ static unsigned take_fds(struct input *in, const struct client *client, uint32_t
         fds[n++] = memfd_sealed("ranges", ranges, sizeof(ranges[0]) * (1 + (choice & 1)));
     } else if (choice >= 0xf0) {
         while (n < (choice & 3u))
-            fds[n++] = choice & 4 ? memfd_fixed("odd", 4096) : dup(choice & 8 ? client->life : STDERR_FILENO);
+            fds[n++] = choice & 4 ? memfd_fixed("odd", 4096) : dup(choice & 8 ? client->life.pidfd : STDERR_FILENO);
     }
     return n;
 }

@@ -3,9 +3,11 @@
 
 #include "daemon/wire/link.h"
 #include "tests/fuzz/fill.h"
+#include "tests/fuzz/life.h"
 
 struct client {
-    int fd, life;      /* life: an eventfd in the place of a pidfd */
+    int fd;
+    struct life life;
     struct link *link; /* as long as the server lists it */
     bool reads;
     struct known_ids known;

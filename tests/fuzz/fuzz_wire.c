@@ -1,7 +1,6 @@
 /* Clients against wire and core, all of it: packets right and wrong, with and without fds, lock words scribbled on,
  * clients that do not read, hang up and die, time that passes, jobs that wait or fail. Then the owner dies, and
  * what it granted must come back. */
-#include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <unistd.h>
@@ -64,10 +63,10 @@ static void act(struct input *in)
         client->fd = fd_close(client->fd);
         break;
     case 30: /* its process ends; another one connects in its place, now and then */
-        (void)eventfd_write(client->life, 1);
+        life_end(&client->life);
         client->fd = fd_close(client->fd);
         turn();
-        fd_close(client->life);
+        life_forget(&client->life);
         join((unsigned)(client - clients), choice & 0x20 ? bob : alice);
         if (choice < 0xa0)
             client_hello(client);
@@ -127,7 +126,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
     for (unsigned i = 0; i < CLIENTS; i++) {
         client_hear(&clients[i]);
         fd_close(clients[i].fd);
-        fd_close(clients[i].life);
+        life_forget(&clients[i].life);
     }
     world_run(&world);
     bool comparable = !is_building() && !world.blocks;

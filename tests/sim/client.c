@@ -1,13 +1,8 @@
 /* A client: its process, its half of the session's page, and the memory it maps, by the rules of client/lib. What
  * it is sent is read later (letters), as from a socket. */
 #include <fcntl.h>
-#include <sched.h>
-#include <signal.h>
 #include <sys/mman.h>
-#include <sys/prctl.h>
 #include <sys/stat.h>
-#include <sys/syscall.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include "daemon/base/cleanup.h"
@@ -86,33 +81,6 @@ static void greeted(struct session *session, int error)
     CHECK(client->words != MAP_FAILED);
 }
 
-static int pauses(void *unused)
-{
-    (void)unused;
-    prctl(PR_SET_PDEATHSIG, SIGKILL);
-    while (pause() < 0)
-        ;
-    return 0;
-}
-
-/* There for its pidfd, which the core looks at. Shares our memory: a fork of a sanitized process takes long. */
-static void start_process(struct client *client)
-{
-    static char stacks[CLIENTS][1 << 14] __attribute__((aligned(16)));
-
-    client->process = clone(pauses, stacks[client - sim.clients] + sizeof(stacks[0]), CLONE_VM | SIGCHLD, NULL);
-    client->life = (int)syscall(SYS_pidfd_open, client->process, 0);
-    CHECK(client->process > 0 && client->life >= 0);
-}
-
-static void end_process(const struct client *client, int options)
-{
-    siginfo_t info;
-
-    kill(client->process, SIGKILL);
-    CHECK(!waitid(P_PID, (id_t)client->process, &info, WEXITED | options));
-}
-
 void client_connect(struct client *client)
 {
     static const struct principal people[] = {
@@ -125,8 +93,8 @@ void client_connect(struct client *client)
                               .pid = random_one_in(&sim.random, 12) ? 0 : ++pids,
                               .incarnation = client->incarnation + 1,
                               .page_fd = -1};
-    start_process(client);
-    int pidfd = fcntl(client->life, F_DUPFD_CLOEXEC, 3);
+    life_begin(&client->life);
+    int pidfd = fcntl(client->life.pidfd, F_DUPFD_CLOEXEC, 3);
     struct session *session = session_new(core(), client->who, client->pid, pidfd, "client", &error, detail);
     trace("connects as %u/%u pid %d: %d", client->who.owner.listener, client->who.owner.uid, client->pid, error);
     if (!session) {
@@ -170,11 +138,9 @@ void client_forget(struct client *client)
     if (client->words)
         munmap(client->words, LOCKWORD_PAGE_BYTES);
     free(client->words_at_death);
-    if (client->process)
-        end_process(client, 0);
+    life_forget(&client->life);
     fd_close(client->page_fd);
-    fd_close(client->life);
-    *client = (struct client){.incarnation = client->incarnation + 1, .page_fd = -1, .life = -1};
+    *client = (struct client){.incarnation = client->incarnation + 1, .page_fd = -1};
 }
 
 void client_hang_up(struct client *client, bool clean)
@@ -204,7 +170,7 @@ void client_process_ends(struct client *client)
     sim.count.deaths++;
     client->process_ended = true;
     client->ended_at = sim.world.now;
-    end_process(client, WNOWAIT);
+    life_end(&client->life);
     if (client->state == CLIENT_UP || client->state == CLIENT_GREETS)
         client_hang_up(client, false);
     client->state = CLIENT_GONE;
@@ -454,7 +420,7 @@ void client_comes_down(struct client *client)
         client->state = CLIENT_DOWN;
     if (client->state == CLIENT_GREETS) { /* it will greet the next one, as another process */
         client->state = CLIENT_GONE;
-        end_process(client, WNOWAIT);
+        life_end(&client->life);
         client->process_ended = client->unheard = true;
         client->ended_at = sim.world.now;
     }
@@ -466,7 +432,7 @@ void client_resume(struct client *client)
     uint64_t ids[256], sorted[256], lost[256], used[LOCKWORD_SLOTS / 64] = {0};
     struct resume resume = {.leases = ids, .slots = used, .lost = lost, .sorted = sorted};
     struct session *session =
-        session_to_resume(core(), client->session, client->secret, &client->who, client->pid, client->life);
+        session_to_resume(core(), client->session, client->secret, &client->who, client->pid, client->life.pidfd);
 
     trace("client %td %s", client - sim.clients, session ? "is back" : "is not let back in");
     CHECK(session || !client->pid); /* a process of another namespace, and no pidfd that tells it from others */

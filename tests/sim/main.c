@@ -314,7 +314,7 @@ static void begin(void)
     for (unsigned i = 0; i < sizeof(lists) / sizeof(lists[0]); i++)
         list_init(lists[i]);
     for (unsigned i = 0; i < CLIENTS; i++)
-        sim.clients[i] = (struct client){.page_fd = -1, .life = -1};
+        sim.clients[i] = (struct client){.page_fd = -1};
     sim.random.state = seed;
     world_begin(&sim.world, true);
     sim.world.perform = contents_perform;

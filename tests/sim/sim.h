@@ -6,6 +6,7 @@
  * So whatever is lost, swapped or stale is seen. */
 #pragma once
 
+#include "tests/fuzz/life.h"
 #include "tests/fuzz/world.h"
 #include "tests/sim/random.h"
 
@@ -44,8 +45,7 @@ enum client_state {
 struct client {
     struct principal who;
     int32_t pid;
-    pid_t process;
-    int life; /* its pidfd */
+    struct life life;
     enum client_state state;
     unsigned incarnation;
     uint64_t session;
