@@ -371,16 +371,17 @@ class Storm:
         return dict(line.split() for line in result.stdout.splitlines())
 
     def memory(self):
-        """Bytes in the files that the owner holds open: shared memory, and spill files."""
-        sizes = collections.Counter()
+        """Bytes in the files that the owner holds open, however often: shared memory, and spill files."""
+        sizes, seen = collections.Counter(), set()
         for fd in os.listdir(f"/proc/{self.owner()}/fd"):
             path = f"/proc/{self.owner()}/fd/{fd}"
             with contextlib.suppress(OSError):  # a connection that ends meanwhile
-                target = os.readlink(path)
-                if target.startswith("/memfd:hbm-extent"):
-                    sizes["memory"] += os.stat(path).st_size
-                elif target.startswith(str(self.daemon.state_dir)):
-                    sizes["disk"] += os.stat(path).st_size
+                target, status = os.readlink(path), os.stat(path)
+                kind = ("memory" if target.startswith("/memfd:hbm-extent") else
+                        "disk" if target.startswith(str(self.daemon.state_dir)) else None)
+                if kind and (status.st_dev, status.st_ino) not in seen:
+                    seen.add((status.st_dev, status.st_ino))
+                    sizes[kind] += status.st_size
         return sizes
 
     def close(self):
