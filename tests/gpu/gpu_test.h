@@ -180,9 +180,14 @@ inline uint64_t tier_in(const std::string &answer, const char *tier, const char 
     return number_in(row_of(answer, "\"tier\":\"" + std::string(tier) + "\""), key);
 }
 
+/* Once what has been let go of is given back, which is in a moment. */
 inline uint64_t used(const char *tier = "device")
 {
-    return tier_in(ask("hbm.devices"), tier, "used");
+    std::string answer = ask("hbm.devices");
+
+    for (double start = now_ms(); tier_in(answer, tier, "closing") && now_ms() - start < 5000; answer = ask("hbm.devices"))
+        sleep_ms(1);
+    return tier_in(answer, tier, "used");
 }
 
 inline std::string tier_of(const std::string &name)
