@@ -130,13 +130,13 @@ def who(daemon, *device):
 
 
 def test_who_names_each_holder_by_tier_and_what_is_nobodys(shared, child, client):
-    put(shared, "idle", b"i" * (3 * MIB))
+    put(shared, "idle", b"i" * (4 * MIB))
     ctl_done(shared, "offload", "idle", "--to", "disk")
 
     def hold(say):
         link = Client(shared.socket)
         link.hello("engine")
-        held = link.alloc(4 * MIB, "w"), link.alloc(MIB, "x")
+        held = link.alloc(4 * MIB, "w"), link.alloc(2 * MIB, "x")
         link.unlock(held[1][0]["slot"])
         say()
         return link, held
@@ -147,13 +147,13 @@ def test_who_names_each_holder_by_tier_and_what_is_nobodys(shared, child, client
     row = who(shared)
     [session] = row["sessions"]
     assert (session["pid"], session["client"], session["state"], session["leases"]) == (holder.pid, "engine", "open", 2)
-    assert (session["device"], session["host"], session["disk"], session["locked"]) == (5 * MIB, 0, 0, 4 * MIB)
+    assert (session["device"], session["host"], session["disk"], session["locked"]) == (6 * MIB, 0, 0, 4 * MIB)
     [account] = row["accounts"]
-    assert (account["uid"], account["device"], account["disk"]) == (os.getuid(), 5 * MIB, 3 * MIB)
-    assert account["unmapped"] == {"device": 0, "host": 0, "disk": 3 * MIB}
-    assert row["ledger"] == used(shared) == 5 * MIB
+    assert (account["uid"], account["device"], account["disk"]) == (os.getuid(), 6 * MIB, 4 * MIB)
+    assert account["unmapped"] == {"device": 0, "host": 0, "disk": 4 * MIB}
+    assert row["ledger"] == used(shared) == 6 * MIB
     text = ctl_done(shared, "who")
-    assert "5.0 MiB in the ledger" in text and f"{holder.pid}  engine" in text and "mapped by nobody" in text
+    assert "6.0 MiB in the ledger" in text and f"{holder.pid}  engine" in text and "mapped by nobody" in text
     ctl_done(shared, "free", "idle")
 
 
@@ -232,7 +232,7 @@ def test_who_answers_while_the_worker_hangs(make_daemon):
         daemon = make_daemon().start()
     finally:
         del os.environ["HBM_WORKER_FAULT"]
-    put(daemon, "w", b"w" * MIB)
+    put(daemon, "w", b"w" * (2 * MIB))
     row = who(daemon)
-    assert row["driver"] is None and row["accounts"][0]["device"] == MIB
+    assert row["driver"] is None and row["accounts"][0]["device"] == 2 * MIB
     assert "the driver has not answered" in ctl_done(daemon, "who")

@@ -1,4 +1,5 @@
 """Several client sockets: owner means (listener, uid), and what is not yours never was (FAULTS 12, 29, 30)."""
+import contextlib
 import os
 import signal
 import socket
@@ -8,7 +9,7 @@ import subprocess
 import pytest
 
 import wire
-from conftest import RpcError
+from conftest import DEVICE, RpcError
 from helpers import (MIB, OTHER, Client, Program, as_user, client_program, ctl_done, events, host_only, let_others_in, refused,
                      root_only, serves, settled, used)
 from tables import sealed
@@ -106,8 +107,10 @@ def test_an_owner_behind_a_listener_has_what_it_had_after_a_restart(make_daemon)
     daemon = listeners.daemon
     with listeners.client("pods") as pod:
         grant, fd = pod.alloc(MIB, "w", flags=KEEP)
-        os.pwrite(fd, b"w" * MIB, 0)
+        if DEVICE == "host":
+            os.pwrite(fd, b"w" * MIB, 0)
         os.close(fd)
+    before = daemon.rpc("hbm.hash", {"sel": f"id:0x{grant['buffer']:016x}"})
     daemon.kill9()
     daemon.wait_ready()
     let_others_in(daemon)
@@ -115,8 +118,10 @@ def test_an_owner_behind_a_listener_has_what_it_had_after_a_restart(make_daemon)
         other.attach(id=grant["buffer"])
     with listeners.client("pods") as pod:
         again, fd = pod.attach("w")
-        assert again["buffer"] == grant["buffer"] and os.pread(fd, 1, 0) == b"w"
+        assert again["buffer"] == grant["buffer"]
+        assert DEVICE != "host" or os.pread(fd, 1, 0) == b"w"
         os.close(fd)
+    assert daemon.rpc("hbm.hash", {"sel": f"id:0x{grant['buffer']:016x}"}) == before
 
 
 def test_what_a_removed_listener_left_is_an_administrators_to_free(make_daemon):
@@ -205,11 +210,11 @@ def test_accounts_show_what_each_has_and_may_have(make_daemon):
     listeners = Listeners(make_daemon, "account_buffers = 7", pods="account_buffers = 5\ntotal_sessions = 9").start()
     daemon, uid = listeners.daemon, os.geteuid()
     with listeners.client("pods") as pod, listeners.client("main") as main:
-        pod.alloc(MIB)
-        pod.alloc(MIB)
+        pod.alloc(2 * MIB)
+        pod.alloc(2 * MIB)
         main.alloc(4096)
         pods = use(daemon, "pods", uid)
-        assert pods["device_bytes"] == (2 * MIB, None) and pods["buffers"] == (2, 5) and pods["leases"] == (2, None)
+        assert pods["device_bytes"] == (4 * MIB, None) and pods["buffers"] == (2, 5) and pods["leases"] == (2, None)
         assert use(daemon, "pods", None)["sessions"] == (1, 9)
         assert use(daemon, "main", uid)["buffers"] == (1, 7) and use(daemon, "main", uid)["ops"][1] == 64
         assert "2 of 5" in ctl_done(daemon, "accounts")
@@ -233,18 +238,18 @@ def test_a_limit_of_a_listener_is_held_and_named_and_is_not_anothers(make_daemon
 
 def test_an_allocation_waits_for_what_the_account_lets_go_of(make_daemon):
     """Admission waits, within memory_wait_seconds, for the account's own to come free."""
-    daemon = make_daemon(config="account_device_bytes = 1MiB\nmemory_wait_seconds = 20\n").start()
+    daemon = make_daemon(config="account_device_bytes = 2MiB\nmemory_wait_seconds = 20\n").start()
     with Client(daemon.socket) as link:
         link.hello()
-        first, _ = link.alloc(MIB)
-        serial = link.send("alloc", spec={"size": MIB, "device": wire.DEVICE_ANY, "mode": 0o600})
+        first, _ = link.alloc(2 * MIB)
+        serial = link.send("alloc", spec={"size": 2 * MIB, "device": wire.DEVICE_ANY, "mode": 0o600})
         link.call("device")
         link.call("detach", lease=first["lease"])
-        assert link.reply(serial).fields["grant"]["size"] == MIB
+        assert link.reply(serial).fields["grant"]["size"] == 2 * MIB
     with Client(daemon.socket) as link:
         link.hello()
         with refused("LIMIT", "account_device_bytes"):
-            link.alloc(2 * MIB)  # more than it may ever have: no wait
+            link.alloc(4 * MIB)  # more than it may ever have: no wait
 
 
 def test_an_account_that_comes_near_its_limit_is_told_of_once(make_daemon):
@@ -459,8 +464,9 @@ def test_file_descriptors_that_are_not_read_are_bounded_for_all_links_of_a_user(
         first.alloc(4096, "w")
         links = [listeners.client("pods") for _ in range(3)]
         for link in links:
-            for _ in range(10):
-                link.send("attach", name="w", timeout_ms=1000)
+            with contextlib.suppress(BrokenPipeError):  # dropped already
+                for _ in range(10):
+                    link.send("attach", name="w", timeout_ms=1000)
         daemon.wait_for(lambda: events(daemon, "client.dropped"))
         assert "account_unread_fds" in events(daemon, "client.dropped")[0]["detail"]
         assert use(daemon, "pods", uid)["unread_fds"][0] <= 20
@@ -468,5 +474,6 @@ def test_file_descriptors_that_are_not_read_are_bounded_for_all_links_of_a_user(
         for link in links:
             link.page = None
             link.socket.close()
+        daemon.wait_for(lambda: use(daemon, "pods", uid)["unread_fds"][0] < 10)
         first.attach("w")
 
