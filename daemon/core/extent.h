@@ -74,6 +74,10 @@ void extent_create_retry(struct timer *timer);
 void extent_end_in_worker(struct core *core, const struct device *device, enum job_extent_kind kind, uint64_t token);
 /* Nothing is left of it: its room is free. */
 void extent_discount(struct extent *extent);
+/* Of that id, or of the next one (0); takes the fd, and nothing of room or account. NULL, and the fd is still the caller's,
+ * if memory is out. */
+struct extent *extent_new(struct core *core, uint64_t id, struct device *device, struct account *account,
+                          enum hbm_tier tier, enum job_extent_kind kind, uint64_t size, int fd);
 /* Restores an extent from the ledger: takes the fd, charges without limit. NULL if memory is out. */
 struct extent *extent_adopt(struct core *core, uint64_t id, struct device *device, struct owner owner, enum hbm_tier tier,
                             enum job_extent_kind kind, uint64_t size, int fd);

@@ -1,0 +1,275 @@
+/* A new extent: its room, the worker that makes it, the store that keeps it, the ledger. */
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "daemon/base/cleanup.h"
+#include "daemon/core/extent.h"
+#include "daemon/core/health.h"
+#include "daemon/core/host_pool.h"
+#include "daemon/core/ledger.h"
+#include "daemon/core/room.h"
+
+#define DISK_GRANULARITY 4096u
+#define CLOSING_POLL_MS 2
+#define CLOSING_MS 1000 /* what is waited at least for memory that is being given back */
+
+/* Room in the device's tier and in the account, both or neither; a piece of the pool brings its room along. */
+static int take_room(struct extent_create *create)
+{
+    struct device *device = create->device;
+    uint64_t capacity = device->capacity[create->tier];
+
+    if (create->size > capacity) {
+        snprintf(create->detail, sizeof(create->detail),
+                 "%" PRIu64 " bytes, the %s tier of %s has %" PRIu64 " in all", create->size,
+                 hbm_tier_name(create->tier), device->uuid, capacity);
+        return HBM_E_TOO_LARGE;
+    }
+    int error = account_charge(create->account, (enum account_thing)create->tier, create->size, create->detail);
+    if (error)
+        return error;
+    if (create->reuse && host_pool_take(create))
+        return 0;
+    if (create->tier == HBM_TIER_HOST)
+        host_pool_make_room(create->core, device, create->size);
+    if (device->used[create->tier] > capacity - create->size) {
+        account_release(create->account, (enum account_thing)create->tier, create->size);
+        snprintf(create->detail, sizeof(create->detail),
+                 "%" PRIu64 " bytes, the %s tier of %s has %" PRIu64 " of %" PRIu64 " free", create->size,
+                 hbm_tier_name(create->tier), device->uuid, capacity - device->used[create->tier], capacity);
+        return HBM_E_NO_MEMORY;
+    }
+    device->used[create->tier] += create->size;
+    return 0;
+}
+
+static void create_end(struct extent_create *create, int error)
+{
+    timer_stop(create->core, &create->timer);
+    list_unlink(&create->node);
+    create->error = error;
+    create->done(create);
+}
+
+static void create_fail(struct extent_create *create, int error)
+{
+    struct room room = {create->core, create->device, create->account, create->tier, create->size};
+
+    create_end(create, error);
+    room_release(&room);
+}
+
+static void create_stored(struct store_request *request)
+{
+    struct extent_create *create = container_of(request, struct extent_create, store);
+
+    create->extent->stored = true;
+    if (create->cancelled) {
+        create->extent = extent_unref(create->extent);
+        create_end(create, HBM_E_CANCELLED);
+        return;
+    }
+    ledger_put_extent(create->core, create->extent);
+    /* A row that could not be written is memory that nobody would find again. */
+    int error = ledger_trouble(create->core) ? health_check(create->core, create->detail) : 0;
+    if (error)
+        create->extent = extent_unref(create->extent);
+    create_end(create, error);
+}
+
+static void give_to_store(struct extent_create *create)
+{
+    if (create->cancelled) {
+        create->extent = extent_unref(create->extent);
+        create_end(create, HBM_E_CANCELLED);
+        return;
+    }
+    if (create->extent->fd < 0) { /* cuda-ipc dies with its worker: nothing could be kept */
+        ledger_put_extent(create->core, create->extent);
+        create_end(create, 0);
+        return;
+    }
+    create->store.fd = create->extent->fd;
+    create->store.done = create_stored;
+    extent_store_name(create->extent, create->store.name);
+    create->core->env.store(create->core->env.context, &create->store);
+}
+
+/* Takes the fd. */
+static void make_extent(struct extent_create *create, int fd, uint64_t token)
+{
+    struct extent *extent =
+        extent_new(create->core, 0, create->device, create->account, create->tier, create->kind, create->size, fd);
+
+    if (!extent) {
+        fd_close(fd);
+        snprintf(create->detail, sizeof(create->detail), "the owner is out of memory for its own tables");
+        create_fail(create, HBM_E_NO_MEMORY);
+        return;
+    }
+    if (token)
+        extent->token = token;
+    if (create->kind == JOB_EXTENT_DISK && create->core->encrypts_spill)
+        extent->spill_key = create->core->spill_key;
+    memcpy(extent->ipc_handle, create->job.reply.create.ipc_handle, sizeof(extent->ipc_handle));
+    create->extent = extent;
+    give_to_store(create);
+}
+
+static void submit_create(struct extent_create *create);
+
+/* Once what the pool let go of is free. */
+static void create_again(struct timer *timer)
+{
+    struct extent_create *create = container_of(timer, struct extent_create, timer);
+
+    if (create->cancelled)
+        create_fail(create, HBM_E_CANCELLED);
+    else if (create->device->closing[HBM_TIER_HOST])
+        timer_arm(create->core, timer, CLOSING_POLL_MS);
+    else
+        submit_create(create);
+}
+
+static void create_made(struct job *job)
+{
+    struct extent_create *create = container_of(job, struct extent_create, job);
+    _cleanup_fd_ int fd = TAKE_FD(job->reply_fd);
+
+    /* The machine may be short of memory where the tier is not: on account of the pool, perhaps. */
+    if (job->error == HBM_E_NO_MEMORY && create->tier == HBM_TIER_HOST && !create->cancelled &&
+        host_pool_drop(create->core)) {
+        create->timer.fire = create_again;
+        timer_arm(create->core, &create->timer, 0);
+        return;
+    }
+    if (job->error) {
+        memcpy(create->detail, job->detail, sizeof(create->detail));
+        create_fail(create, job->error);
+        return;
+    }
+    /* The size is ours to the byte: an import maps at no other. Anything else than what was asked is a worker's
+     * bug. */
+    if (job->reply.create.size != create->size || (fd < 0) != (create->kind == JOB_EXTENT_CUDA_IPC)) {
+        snprintf(create->detail, sizeof(create->detail), "the worker made %" PRIu64 " bytes instead of %" PRIu64,
+                 job->reply.create.size, create->size);
+        create_fail(create, HBM_E_INTERNAL);
+        return;
+    }
+    make_extent(create, TAKE_FD(fd), job->reply.create.token);
+}
+
+static void submit_create(struct extent_create *create)
+{
+    create->job =
+        (struct job){.opcode = JOB_CREATE, .device = create->device->index, .done = create_made, .reply_fd = -1};
+    create->job.share = account_share(create->account);
+    create->job.request.create.size = create->size;
+    create->job.request.create.kind = create->kind;
+    create->core->env.submit(create->core->env.context, &create->job);
+}
+
+static void create_from_pool(struct timer *timer)
+{
+    struct extent_create *create = container_of(timer, struct extent_create, timer);
+
+    make_extent(create, TAKE_FD(create->pooled_fd), create->pooled_token);
+}
+
+static void make(struct extent_create *create)
+{
+    if (create->pooled_fd < 0) {
+        submit_create(create);
+        return;
+    }
+    /* From the loop, like any other: a row of arenas would recurse otherwise. */
+    create->timer.fire = create_from_pool;
+    timer_arm(create->core, &create->timer, 0);
+}
+
+static void create_waited_out(struct timer *timer)
+{
+    struct extent_create *create = container_of(timer, struct extent_create, timer);
+
+    create_end(create, create->error);
+}
+
+/* Others may let go in time: of the device's memory, or of what the account may have. Who freed before he asks
+ * shall not be told that there is no room, however little he would wait. */
+static bool may_wait(const struct extent_create *create)
+{
+    bool could_have = create->error == HBM_E_NO_MEMORY ||
+                      (create->error == HBM_E_LIMIT &&
+                       account_could_have(create->account, (enum account_thing)create->tier, create->size));
+
+    return could_have && (create->wait_ms || !list_empty(&create->core->closing));
+}
+
+void extent_create_start(struct extent_create *create)
+{
+    uint64_t grain = create->tier == HBM_TIER_DISK ? DISK_GRANULARITY : create->device->granularity;
+
+    list_init(&create->node);
+    list_init(&create->timer.node);
+    create->timer.at_ms = 0;
+    create->timer.fire = create_waited_out;
+    create->extent = NULL;
+    create->pooled_fd = -1;
+    create->job.reply.create = (struct job_create_reply){0};
+    create->cancelled = false;
+    create->error = 0;
+    create->detail[0] = 0;
+    if (create->size > UINT64_MAX - grain) {
+        snprintf(create->detail, sizeof(create->detail), "%" PRIu64 " bytes", create->size);
+        create_end(create, HBM_E_TOO_LARGE);
+        return;
+    }
+    create->size = (create->size + grain - 1) / grain * grain;
+    if (create->size == 0) /* an empty buffer still needs an arena that can be mapped */
+        create->size = grain;
+    create->error = health_check(create->core, create->detail);
+    if (!create->error)
+        create->error = take_room(create);
+    if (may_wait(create)) {
+        uint32_t least = list_empty(&create->core->closing) ? 0 : CLOSING_MS;
+        list_append(&create->core->memory_waiters, &create->node);
+        timer_arm(create->core, &create->timer, create->wait_ms > least ? create->wait_ms : least);
+    } else if (create->error) {
+        create_end(create, create->error);
+    } else {
+        make(create);
+    }
+}
+
+void extent_create_cancel(struct extent_create *create)
+{
+    bool waits_for_memory = !list_empty(&create->node);
+
+    create->cancelled = true;
+    if (waits_for_memory) {
+        snprintf(create->detail, sizeof(create->detail), "cancelled while waiting for memory");
+        create_end(create, HBM_E_CANCELLED);
+    }
+}
+
+void extent_create_retry(struct timer *timer)
+{
+    struct core *core = container_of(timer, struct core, memory_timer);
+
+    list_for_each_safe (node, &core->memory_waiters) {
+        struct extent_create *create = list_entry(node, struct extent_create, node);
+        create->error = take_room(create);
+        if (may_wait(create))
+            continue;
+        timer_stop(core, &create->timer);
+        list_unlink(&create->node);
+        if (!create->error) {
+            make(create);
+            continue;
+        }
+        create_end(create, create->error);
+        timer_arm(core, &core->memory_timer, 0); /* done may have changed the list: start again */
+        return;
+    }
+}
