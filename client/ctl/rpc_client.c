@@ -10,6 +10,7 @@
 #include "client/ctl/json_text.h"
 #include "client/ctl/runtime_dir.h"
 #include "client/ctl/scoped.h"
+#include "client/ctl/text.h"
 
 struct rpc {
     const struct cli *cli;
@@ -22,6 +23,21 @@ struct rpc {
 
 /* The daemon is trusted more than a file, but a broken line must not pass for an answer. */
 static const struct json_rules line_rules = {.depth_max = 200};
+
+static bool clients_alone(const char *directory)
+{
+    _cleanup_free_ char *clients = text_new("%s/hbmd.sock", directory);
+    _cleanup_free_ char *operators = text_new("%s/control.sock", directory);
+
+    return clients && operators && access(clients, F_OK) == 0 && access(operators, F_OK) < 0 && errno == ENOENT;
+}
+
+bool rpc_clients_alone(const struct cli *cli)
+{
+    char directory[sizeof(((struct sockaddr_un *)NULL)->sun_path)];
+
+    return runtime_dir(cli, directory, sizeof(directory)) == 0 && clients_alone(directory);
+}
 
 int rpc_open(const struct cli *cli, struct rpc **ret)
 {
@@ -43,6 +59,12 @@ int rpc_open(const struct cli *cli, struct rpc **ret)
         if (errno == EACCES || errno == EPERM)
             return report(cli, HBM_E_DENIED, "%s may not be opened: %m; ask as root or as a member of group hbm",
                           address.sun_path);
+        if (errno == ENOENT && clients_alone(directory))
+            return report(
+                cli, HBM_E_NO_DAEMON,
+                "%s serves clients alone (load, save, put, get, attach): ask hbmd's own directory, on the "
+                "host, with --runtime-dir or HBM_RUNTIME_DIR",
+                directory);
         return report(cli, HBM_E_NO_DAEMON,
                       "no daemon answers at %s: %m; start hbmd, or name its directory with --runtime-dir or "
                       "HBM_RUNTIME_DIR",

@@ -7,6 +7,8 @@ struct rpc;
 
 /* 0, or the exit status after it was told why not. */
 int rpc_open(const struct cli *cli, struct rpc **ret);
+/* The directory is a [listener]'s, which has no socket for operators. */
+bool rpc_clients_alone(const struct cli *cli);
 struct rpc *rpc_close(struct rpc *rpc);
 
 /* Sends, and waits for the answer however long it takes. params (taken over, also on failure) may be NULL.

@@ -192,6 +192,11 @@ static void warn_lossy(const struct save *save)
     unsigned n = 0, lossy = 0;
     const cJSON *row;
 
+    if (rpc_clients_alone(save->cli)) {
+        fflush(stdout);
+        fprintf(stderr, "save: whether a lossy codec was used is told on the host alone (hbmctl show)\n");
+        return;
+    }
     if (!sel || rpc_open(save->cli, &rpc))
         return;
     cJSON *params = cJSON_CreateObject();
