@@ -107,6 +107,7 @@ static void serve(struct server *server, struct client_socket *socket, const str
         snprintf(why, sizeof(why), "%s", strerror(-error));
     if (socket->wire) {
         fd = -1; /* consume fd */
+        listener_of(server->core, world.listener)->serves = true;
         log_info("listener %s serves in %s", socket->config->name, socket->config->directory);
         return;
     }

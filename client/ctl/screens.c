@@ -41,8 +41,11 @@ static void print_listeners(const cJSON *listeners)
     {
         _cleanup_free_ char *name = cell_text(member(row, "listener"));
         report_clean(name);
-        printf("%s %s: sessions %.0f", row == listeners->child ? "listener" : ", listener", name,
-               number(row, "sessions"));
+        printf("%s %s: ", row == listeners->child ? "listener" : ", listener", name);
+        if (cJSON_IsFalse(member(row, "serves")))
+            printf("not served, sessions %.0f", number(row, "sessions"));
+        else
+            printf("sessions %.0f", number(row, "sessions"));
     }
     putchar('\n');
 }

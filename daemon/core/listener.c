@@ -69,7 +69,7 @@ struct listener *listener_of(struct core *core, uint32_t id)
         return listener;
     }
     snprintf(listener->name, sizeof(listener->name), "main");
-    listener->configured = true;
+    listener->configured = listener->serves = true;
     listener->devices = UINT64_MAX;
     return listener;
 }

@@ -14,6 +14,7 @@ struct listener {
     uint32_t id;
     char name[LISTENER_NAME_MAX];
     bool configured;  /* false: only the ledger speaks of it */
+    bool serves;      /* its socket listens */
     uint64_t devices; /* a bit an index */
     uint64_t each[ACCOUNT_THINGS],
         total[ACCOUNT_THINGS]; /* limits; 0 = none. The main one's `each` is core->limits' */

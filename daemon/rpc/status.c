@@ -133,6 +133,7 @@ static void write_listeners(struct writer *writer, const struct core *core, cons
             continue;
         write_open(writer, NULL, '{');
         write_string(writer, "listener", listener->name);
+        write_bool(writer, "serves", listener->serves);
         write_number(writer, "sessions", listener->whole.use[ACCOUNT_SESSIONS]);
         write_close(writer, '}');
     }

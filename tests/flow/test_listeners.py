@@ -1,5 +1,6 @@
 """Several client sockets: owner means (listener, uid), and what is not yours never was (FAULTS 12, 29, 30)."""
 import contextlib
+import json
 import os
 import signal
 import socket
@@ -9,9 +10,9 @@ import subprocess
 import pytest
 
 import wire
-from conftest import DEVICE, RpcError
-from helpers import (MIB, OTHER, Client, Program, as_user, client_program, ctl_done, events, host_only, let_others_in, refused,
-                     root_only, serves, settled, used)
+from conftest import BUILD, DEVICE, RpcError
+from helpers import (MIB, OTHER, Client, Program, as_user, client_program, ctl_done, ctl_refused, events, host_only, layers, let_others_in,
+                     refused, root_only, safetensors, serves, settled, used)
 from tables import sealed
 from wire import KEEP, MESSAGES, SHARED, STRUCTS, Refused
 
@@ -169,6 +170,8 @@ def test_a_listener_whose_directory_is_not_safe_is_not_served_and_the_others_are
     listeners.start()
     daemon = listeners.daemon
     assert serves(daemon) and "listener pods is not served" in daemon.log and events(daemon, "listener.failed")
+    assert {row["listener"]: row["serves"] for row in daemon.rpc("hbm.status")["listeners"]} == {"main": True, "pods": False, "other": True}
+    assert "listener pods: not served" in ctl_done(daemon, "status")
     with listeners.client("other") as other:
         other.alloc(4096)
     if what == "a file":
@@ -204,6 +207,20 @@ def use(daemon, listener, uid):
     """{thing: (used, limit)} of an account; uid None: of the whole listener."""
     row = [row for row in daemon.rpc("hbm.accounts") if (row["listener"], row["uid"]) == (listener, uid)][0]
     return {thing["thing"]: (thing["used"], thing["limit"]) for thing in row["things"]}
+
+
+def test_hbmctl_in_a_listeners_directory_does_what_clients_may_and_says_where_the_rest_is_asked(listeners, tmp_path):
+    def ctl(*args):
+        return subprocess.run([BUILD / "hbmctl", "--runtime-dir", listeners.home / "pods", *args], capture_output=True, text=True, timeout=60,
+                              check=False)
+
+    model = safetensors(tmp_path / "in.safetensors", layers(2))
+    for args in (("load", model, "--as", "m"), ("attach", "model:m"), ("get", "m/layers.0.weight", tmp_path / "w")):
+        assert ctl(*args).returncode == 0
+    saved = ctl("--json", "save", "m", tmp_path / "out.safetensors")
+    assert saved.returncode == 0 and json.loads(saved.stdout)["files"] == 1, saved.stdout
+    assert (tmp_path / "out.safetensors").read_bytes() == model.read_bytes()
+    ctl_refused(ctl("ls"), 3, "serves clients alone", "hbmd's own directory")
 
 
 def test_accounts_show_what_each_has_and_may_have(make_daemon):
