@@ -88,6 +88,7 @@ static void print_globals(void)
          "  --runtime-dir DIR  the daemon's directory; else HBM_RUNTIME_DIR, /run/hbmd, $XDG_RUNTIME_DIR/hbmd\n"
          "  --json             the result as JSON, errors too\n"
          "  --no-color         plain text on a terminal\n"
+         "  --version          of hbmctl, and end\n"
          "Ends with 0 done, 1 refused or failed, 2 usage, 3 no daemon answers.");
 }
 

@@ -47,6 +47,7 @@ the others at the next restart.
 With an error in the file a reload keeps the configuration from before, and a start fails.
 .SH KEYS
 HEAD
+# Each key of the file; $2: what stands for the default of its account_* keys.
 keys() {
     local rows=0
     local pattern='^OPTION\(([a-z_]+), ([A-Z]+), "([^"]*)", (RELOAD|RESTART), "(.*)"\)$'
@@ -55,6 +56,7 @@ keys() {
         key=${BASH_REMATCH[1]} kind=${kinds[${BASH_REMATCH[2]}]} default=${BASH_REMATCH[3]} when=${BASH_REMATCH[4]}
         about=${BASH_REMATCH[5]}
         printf '.TP\n.B %s\n' "$(plain <<<"$key")"
+        if [ -n "${2:-}" ] && [[ $key == account_* ]]; then default=$2; fi
         plain <<<"${about^}."
         plain <<<"Takes ${kind}; default ${default:-empty}$([ "$when" = RELOAD ] && echo '; reload')."
         rows=$((rows + 1))
@@ -93,7 +95,7 @@ All keys take a restart.
 An account_* key that is not in the section is as it is outside of the sections; a total_* key is for all of the listener's
 users together.
 LISTENERS
-keys "$listener"
+keys "$listener" 'as outside of the sections'
 cat <<'TAIL'
 .SH EXAMPLES
 .nf

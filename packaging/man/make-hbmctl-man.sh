@@ -45,9 +45,11 @@ matches
 .B /
 too),
 .BI id:0x HEX\fR,
-.BI group: NAME
+.BI model: NAME\fR,
+.BI group: MODEL / GROUP\fR,
 or
-.BI model: NAME\fR.
+.BI group: NAME
+of every model.
 Nothing matched:
 .B ls
 prints nothing and ends with 0, other verbs end with 1.
@@ -65,7 +67,13 @@ The result as JSON, errors too.
 .TP
 .B \-\-no\-color
 Plain text on a terminal.
+.TP
+.B \-\-version
+Of hbmctl, and end.
 .SH VERBS
+.B hbmctl help
+.I VERB
+says what each option is for.
 HEAD
 for verb in $(verbs); do
     { read -r line; read -r _; read -r about; } < <("$hbmctl" help "$verb")
@@ -80,6 +88,9 @@ cat <<'TAIL'
 .TP
 .B HBM_RUNTIME_DIR
 The daemon's directory.
+In the directory of a listener
+.RB ( hbmd.conf (5))
+there are clients' verbs alone: load, save, put, get, attach.
 .SH EXAMPLES
 .nf
 hbmctl load model.safetensors \-\-as llama
