@@ -6,6 +6,12 @@
 #include "daemon/base/closer.h"
 #include "daemon/base/list.h"
 
+/* An ordinary file is closed in no time; but in a storm of connections the thread that closes may have to wait for a
+ * processor. */
+#define MANY_FDS 256
+#define TOO_MANY_FDS 4096
+#define STUCK_MS 1000
+
 struct closers {
     uv_async_t closed;
     bool stopped;
@@ -17,6 +23,7 @@ struct sent {
     struct list node;
     struct owner owner;
     struct closer *closer;
+    uint64_t moved_ms; /* when something of it was closed last */
 };
 
 static struct sent *sent_free(struct sent *sent)
@@ -34,7 +41,10 @@ static void on_closed(uv_async_t *async)
     closer_reap(closers->memory);
     list_for_each_safe (node, &closers->sent) {
         struct sent *sent = list_entry(node, struct sent, node);
+        unsigned before = closer_pending(sent->closer);
         closer_reap(sent->closer);
+        if (closer_pending(sent->closer) < before)
+            sent->moved_ms = uv_now(async->loop);
         if (!closer_pending(sent->closer))
             sent_free(sent);
     }
@@ -88,6 +98,7 @@ static struct sent *sent_new(struct closers *closers, struct owner owner)
     if (!sent)
         return NULL;
     sent->owner = owner;
+    sent->moved_ms = uv_now(closers->closed.loop);
     sent->closer = closer_new(tell_loop, &closers->closed);
     list_append(&closers->sent, &sent->node);
     return sent->closer ? sent : sent_free(sent);
@@ -109,11 +120,19 @@ static void close_unwatched(int fd)
     closer_free(closer);
 }
 
-unsigned closers_sent(struct closers *closers, struct owner owner, int fd)
+static bool is_stuck(const struct closers *closers, const struct sent *sent)
+{
+    unsigned pending = closer_pending(sent->closer);
+
+    return pending > TOO_MANY_FDS ||
+           (pending > MANY_FDS && uv_now(closers->closed.loop) - sent->moved_ms >= STUCK_MS);
+}
+
+bool closers_sent(struct closers *closers, struct owner owner, int fd)
 {
     if (closers->stopped) {
         close_unwatched(fd);
-        return 0;
+        return false;
     }
     struct sent *sent = sent_of(closers, owner);
     if (fd >= 0 && !sent)
@@ -122,7 +141,7 @@ unsigned closers_sent(struct closers *closers, struct owner owner, int fd)
         closer_put(sent->closer, fd, NULL, NULL);
     else
         fd_close(fd);
-    return sent ? closer_pending(sent->closer) : 0;
+    return sent && is_stuck(closers, sent);
 }
 
 void closers_stop(struct closers *closers)

@@ -11,8 +11,8 @@ struct closers;
 int closers_new(uv_loop_t *loop, struct closers **ret);
 /* Takes the fd; closed follows, from the loop or at once. */
 void closers_memory(struct closers *closers, int fd, void (*closed)(void *argument), void *argument);
-/* Takes the fd (-1: none). How many of this owner's are not closed yet. */
-unsigned closers_sent(struct closers *closers, struct owner owner, int fd);
+/* Takes the fd (-1: none). True if many of this owner's are not closed, and none has been for a while; or too many. */
+bool closers_sent(struct closers *closers, struct owner owner, int fd);
 /* Nobody is told any more, and nothing waited for; memory is closed at once from now on. The handle goes with the
  * loop's close callbacks. */
 void closers_stop(struct closers *closers);

@@ -57,7 +57,7 @@ static void close_memory(void *context, int fd, void (*closed)(void *argument), 
     closers_memory(((struct server *)context)->closers, fd, closed, argument);
 }
 
-static unsigned close_sent(void *context, struct owner owner, int fd)
+static bool close_sent(void *context, struct owner owner, int fd)
 {
     return closers_sent(((struct server *)context)->closers, owner, fd);
 }

@@ -35,9 +35,9 @@ struct core_env {
     void (*wake_at)(void *context, uint64_t at_ms);
     /* Closes the last fd of memory elsewhere; closed follows, later or at once. NULL: closing is quick here. */
     void (*close_memory)(void *context, int fd, void (*closed)(void *argument), void *argument);
-    /* The same for what clients of the owner sent (daemon/core/sent.h). fd -1: none. Tells how many of this owner's
-     * are not closed yet. */
-    unsigned (*close_sent)(void *context, struct owner owner, int fd);
+    /* The same for what clients of the owner sent (daemon/core/sent.h). fd -1: none. True if so much
+     * of it does not close that the owner is to be given no more of our fds. */
+    bool (*close_sent)(void *context, struct owner owner, int fd);
 };
 
 #define STORE_NAME_MAX 64

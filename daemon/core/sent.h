@@ -14,8 +14,8 @@ static inline void sent_close(struct core *core, struct owner owner, int fd)
         fd_close(fd);
 }
 
-/* How many of this owner's are still being closed. */
-static inline unsigned sent_unclosed(const struct core *core, struct owner owner)
+/* Much of what this owner sent does not close. */
+static inline bool sent_is_stuck(const struct core *core, struct owner owner)
 {
-    return core->env.close_sent ? core->env.close_sent(core->env.context, owner, -1) : 0;
+    return core->env.close_sent && core->env.close_sent(core->env.context, owner, -1);
 }

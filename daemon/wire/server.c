@@ -17,7 +17,6 @@
 
 #define ACCEPTS_A_WAKEUP 16
 #define COMPLAINT_MS 1000
-#define UNCLOSED_FDS 256 /* of a user's: an ordinary file is closed before the next one comes */
 
 static int open_reserve(void)
 {
@@ -68,7 +67,7 @@ static bool has_too_many(const struct wire_server *server, const struct principa
 
 bool wire_server_has_unclosed(const struct wire_server *server, const struct principal *who)
 {
-    return sent_unclosed(server->core, who->owner) > UNCLOSED_FDS;
+    return sent_is_stuck(server->core, who->owner);
 }
 
 void wire_close_socket(struct wire_server *server, struct owner owner, int fd)
