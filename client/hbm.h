@@ -77,7 +77,7 @@ struct hbm_device_info {
     char uuid[HBM_UUID_MAX];
     char name[64];
     int is_cuda;
-    int ready; /* its worker has started */
+    int ready; /* its worker has started, or did in an earlier daemon's life */
     uint64_t capacity;
     uint64_t used;
 };

@@ -14,10 +14,10 @@
 #define YOUNG_MS 2000
 
 struct device_start {
-    bool heard;  /* how it went at first */
+    bool heard;  /* how it went at first, or in an earlier daemon's life */
     bool served; /* the latest worker did */
     unsigned misses;
-    uint64_t spawned_ms;
+    uint64_t spawned_ms; /* 0: none was */
 };
 
 static uint64_t machine_memory(void)
@@ -34,11 +34,25 @@ static uint64_t free_disk(const char *path)
     return statvfs(path, &status) == 0 ? (uint64_t)status.f_bavail * status.f_frsize : 0;
 }
 
+/* Its worker says so, or has said it to an earlier daemon: what is asked of it then waits for the next one. */
+static void serve(struct server *server, struct device *device, const struct known_device *known)
+{
+    snprintf(device->name, sizeof(device->name), "%s", known->found.name);
+    device->capacity[HBM_TIER_DEVICE] = config_bytes(server->config.device_bytes, known->found.total_bytes);
+    device->granularity = known->granularity;
+    device->can_fd = known->can_fd;
+    device->can_cuda_ipc = known->can_cuda_ipc;
+    if (device->state != DEVICE_DRAINED)
+        device->state = DEVICE_READY;
+}
+
 /* Host memory and disk are one for all devices: each gets its part. */
-static bool add(struct server *server, const struct probe_device *found, unsigned n, bool is_cuda,
-                const char *program)
+static bool add(struct server *server, unsigned index, const char *program)
 {
     const struct config *config = &server->config;
+    const struct known_device *known = &server->known.at[index];
+    const struct probe_device *found = &known->found;
+    unsigned n = server->known.n;
     uint64_t capacity[HBM_TIERS] = {
         [HBM_TIER_DEVICE] = config_bytes(config->device_bytes, found->total_bytes),
         [HBM_TIER_HOST] = config_bytes(config->host_bytes, machine_memory()) / n,
@@ -54,33 +68,75 @@ static bool add(struct server *server, const struct probe_device *found, unsigne
         .patience_ms = config->worker_patience_seconds,
     };
 
-    return device_add(server->core, found->uuid, found->name, is_cuda, capacity) &&
-           workers_add(server->workers, &spec) == 0;
+    struct device *device = device_add(server->core, found->uuid, found->name, server->known.is_cuda, capacity);
+    if (!device || workers_add(server->workers, &spec) < 0)
+        return false;
+    server->device_starts[index].heard = known->granularity != 0;
+    if (known->granularity)
+        serve(server, device, known);
+    else
+        server->devices_awaited++;
+    return true;
 }
 
-static void adopt_devices(struct server *server, const struct probe_device *found, unsigned n, bool is_cuda)
+/* All that are known. */
+static void adopt_devices(struct server *server)
 {
+    const struct known_devices *known = &server->known;
     char program[1024];
 
-    if (!worker_program_path(server->config.worker_dir, is_cuda ? "hbm-worker-cuda" : "hbm-worker", program,
+    if (!worker_program_path(server->config.worker_dir, known->is_cuda ? "hbm-worker-cuda" : "hbm-worker", program,
                              sizeof(program)))
         log_error("the worker %s is missing; install it, or set worker_dir in hbmd.conf", program);
-    server->device_starts = calloc(n, sizeof(*server->device_starts));
-    for (unsigned i = 0; i < n; i++) {
-        if (!server->device_starts || !add(server, &found[i], n, is_cuda, program)) {
+    server->device_starts = calloc(known->n, sizeof(*server->device_starts));
+    for (unsigned i = 0; i < known->n; i++) {
+        if (!server->device_starts || !add(server, i, program)) {
             server_fail(server, "there is no memory for the devices' tables");
             return;
         }
     }
-    server->devices_awaited = n;
     server_devices_found(server);
+}
+
+static void adopt_found(struct server *server, const struct probe_device *found, unsigned n, bool is_cuda)
+{
+    server->known = (struct known_devices){.is_cuda = is_cuda, .n = n};
+    for (unsigned i = 0; i < n; i++)
+        server->known.at[i].found = found[i];
+    adopt_devices(server);
+}
+
+static bool is_known(const void *context, const char *uuid)
+{
+    return known_devices_have(context, uuid);
+}
+
+/* What is kept was served a moment ago: neither a probe nor a worker is waited for, if all of its devices are
+ * known. A file that is not taken now must not be taken later, when it is older than what is kept then. */
+static bool adopt_known(struct server *server)
+{
+    struct known_devices *known = &server->known;
+    enum config_device wanted = server->config.device;
+    bool kept = memory_was_kept(server);
+
+    if (kept && known_devices_read(server->dir_fd, known) &&
+        wanted != (known->is_cuda ? CONFIG_DEVICE_HOST : CONFIG_DEVICE_CUDA) &&
+        ledger_lies_on(server->ledger, is_known, known)) {
+        log_info("the memory kept is served at once, by what was known of its devices");
+        adopt_devices(server);
+        return true;
+    }
+    if (kept)
+        log_info("what is known of the memory's devices is not to be used: they are looked for first");
+    known_devices_remove(server->dir_fd);
+    return false;
 }
 
 static void adopt_host(struct server *server)
 {
     struct probe_device host = {.uuid = "host", .name = "host memory", .total_bytes = machine_memory()};
 
-    adopt_devices(server, &host, 1, false);
+    adopt_found(server, &host, 1, false);
 }
 
 static void no_gpu(struct server *server, const char *why)
@@ -102,7 +158,7 @@ static void probed(void *context, const struct probe_device *devices, int n, con
 
     server->probe = NULL;
     if (n > 0)
-        adopt_devices(server, devices, (unsigned)n, true);
+        adopt_found(server, devices, (unsigned)n, true);
     else if (n < 0 && hold_was_kept(server))
         /* Going on with host memory would drop what clients have on the GPUs: the next start may see them again. */
         server_fail(server, "the GPUs served before cannot be probed: look at nvidia-smi and dmesg, or give them "
@@ -116,6 +172,8 @@ void devices_find(struct server *server)
     char program[1024];
     int error;
 
+    if (adopt_known(server))
+        return;
     if (server->config.device == CONFIG_DEVICE_HOST) {
         adopt_host(server);
         return;
@@ -150,25 +208,36 @@ static void spawned(void *context, uint32_t index, int32_t pid)
     struct device *device = device_at(server->core, index);
 
     device->worker_pid = pid;
-    if (server->device_starts[index].heard)
+    if (server->device_starts[index].spawned_ms)
         device->worker_restarts++;
     server->device_starts[index].served = false;
     server->device_starts[index].spawned_ms = server_now(server);
+}
+
+/* For the next daemon. */
+static void keep_known(struct server *server)
+{
+    int error = known_devices_write(server->dir_fd, &server->known);
+
+    if (error)
+        log_warning("the next start has to probe the devices: the runtime directory cannot be written: %s",
+                    strerror(-error));
 }
 
 static void ready(void *context, uint32_t index, const struct job_start_reply *reply)
 {
     struct server *server = context;
     struct device *device = device_at(server->core, index);
+    struct known_device *known = &server->known.at[index];
     bool first = !server->device_starts[index].heard;
 
-    snprintf(device->name, sizeof(device->name), "%.*s", (int)sizeof(reply->name) - 1, reply->name);
-    device->capacity[HBM_TIER_DEVICE] = config_bytes(server->config.device_bytes, reply->total_bytes);
-    device->granularity = reply->granularity ? reply->granularity : 4096;
-    device->can_fd = reply->can_fd;
-    device->can_cuda_ipc = reply->can_cuda_ipc;
-    if (device->state != DEVICE_DRAINED)
-        device->state = DEVICE_READY;
+    snprintf(known->found.name, sizeof(known->found.name), "%.*s", (int)sizeof(reply->name) - 1, reply->name);
+    known->found.total_bytes = reply->total_bytes;
+    known->granularity = reply->granularity ? reply->granularity : 4096;
+    known->can_fd = reply->can_fd;
+    known->can_cuda_ipc = reply->can_cuda_ipc;
+    serve(server, device, known);
+    keep_known(server);
     server->device_starts[index].served = true;
     server->device_starts[index].misses = 0;
     if (device->worker_gone_ms && !device->recovery_ms)

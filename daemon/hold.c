@@ -34,13 +34,18 @@ void hold_devices(struct server *server)
     }
 }
 
-bool hold_was_kept(const struct server *server)
+bool memory_was_kept(const struct server *server)
 {
     bool memory = false;
 
     for (size_t i = 0; i < server->passed.n_kept; i++)
         memory |= server->passed.kept[i].fd >= 0 && !strncmp(server->passed.kept[i].name, "x-", 2);
-    return server->hold_kept && memory;
+    return memory;
+}
+
+bool hold_was_kept(const struct server *server)
+{
+    return server->hold_kept && memory_was_kept(server);
 }
 
 void hold_clear(struct server *server)

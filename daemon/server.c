@@ -209,6 +209,8 @@ void server_devices_found(struct server *server)
     }
     server_drop_surplus(server);
     workers_start(server->workers);
+    if (!server->devices_awaited)
+        server_listen(server);
 }
 
 int server_run(struct server *server)
@@ -229,8 +231,10 @@ struct server *server_free(struct server *server)
     uv_loop_close(&server->loop);
     if (server->ledger) {
         ledger_close(server->ledger);
-        if (!server->stays_behind)
+        if (!server->stays_behind) {
             unlinkat(server->dir_fd, "ledger", 0);
+            known_devices_remove(server->dir_fd);
+        }
     }
     hold_clear(server);
     fd_close(server->spill_key);

@@ -6,6 +6,7 @@
 #include "daemon/closers.h"
 #include "daemon/core/ledger.h"
 #include "daemon/job/workers.h"
+#include "daemon/known_devices.h"
 #include "daemon/notify.h"
 #include "daemon/rpc/rpc.h"
 #include "daemon/runtime_dir.h"
@@ -41,6 +42,7 @@ struct server {
     struct rpc_server *rpc;
 
     uint64_t started_ms;
+    struct known_devices known;                    /* the devices served, by index */
     uint32_t devices_awaited;                      /* that have neither come up nor failed yet */
     struct device_start *device_starts;            /* by index; devices.c */
     bool listening, stopping, failed, shut;        /* shut: the handles are closed or closing */
@@ -58,8 +60,8 @@ uint64_t server_now(void *context);
 void server_tick(uv_timer_t *timer);
 struct core_limits server_limits(const struct config *config);
 
-/* devices.c: finds the devices, adds them to core with their workers (not started), then calls
- * server_devices_found. */
+/* devices.c: finds the devices, or knows them from an earlier daemon, adds them to core with their workers (not
+ * started), then calls server_devices_found. */
 void devices_find(struct server *server);
 struct workers_world devices_world(struct server *server);
 /* Frees what it has of its own. */
@@ -67,7 +69,9 @@ void devices_clear(struct server *server);
 
 /* hold.c: keeps /dev/nvidiaN open over restarts. */
 void hold_devices(struct server *server);
-/* An earlier daemon held them, and memory was kept. */
+/* An earlier daemon's memory came along. Until it is re-adopted. */
+bool memory_was_kept(const struct server *server);
+/* That, and the earlier daemon held them. */
 bool hold_was_kept(const struct server *server);
 void hold_clear(struct server *server);
 
@@ -105,7 +109,7 @@ void listeners_shut_down(struct server *server);
 void listeners_free(struct server *server);
 
 /* listen.c */
-/* Every device has come up or failed once: serves. */
+/* Every device is known, has come up, or failed once: serves. */
 void server_listen(struct server *server);
 /* Tells the service manager that it serves, and what. */
 void server_say_ready(struct server *server, const char *remark);

@@ -40,6 +40,10 @@ void ledger_mend(struct core *core);
 void ledger_begin(struct core *core);
 void ledger_end(struct core *core);
 
+/* True if all of its memory lies on devices that is_one says yes to. Before ledger_readopt. */
+bool ledger_lies_on(const struct ledger *ledger, bool (*is_one)(const void *context, const char *uuid),
+                    const void *context);
+
 /* An fd that came back from the store. */
 struct kept_fd {
     char name[STORE_NAME_MAX];

@@ -1,4 +1,5 @@
-/* Shared by ledger.c (writing), ledger_open.c (reading at the start), ledger_compact.c and ledger_copy.c. */
+/* Shared by ledger.c (writing), ledger_open.c (reading at the start), ledger_devices.c, ledger_compact.c and
+ * ledger_copy.c. */
 #pragma once
 
 #include "daemon/core/ledger_file.h"

@@ -55,8 +55,8 @@ def test_a_sticky_error_ends_the_worker_after_its_answer_and_another_serves(make
 class Switched:
     """A daemon whose workers are what the test says at the time, by a file beside it."""
 
-    def __init__(self, make_daemon, config=""):
-        self.daemon = make_daemon(config=config)
+    def __init__(self, make_daemon, config="", supervise=False):
+        self.daemon = make_daemon(config=config, supervise=supervise)
         self.mood = self.daemon.home / "mood"
         self.mood.write_text("")
         wrapper = self.daemon.home / WORKER

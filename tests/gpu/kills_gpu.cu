@@ -388,7 +388,7 @@ static void await_owner(pid_t old, double killed, const char *what)
     while (!is_greeted() && now_ms() - born < PATIENCE_MS)
         ;
     double greeted = now_ms();
-    while (answers_with("hbm.status", "\"ready\"") == false && now_ms() - born < PATIENCE_MS)
+    while (!answers_with("hbm.events", "device.ready") && now_ms() - born < PATIENCE_MS)
         sleep_ms(1);
     note("%s: the next owner starts %.1f ms after the kill, answers its first hello %.1f ms after its start, and "
          "has a worker after %.0f ms",

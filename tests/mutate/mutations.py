@@ -60,6 +60,7 @@ MUTATIONS = [
     (26, "buffers are not in the ledger", "daemon/core/ledger_rows.c", "    ledger_write(core->ledger, LEDGER_BUFFER, buffer->id, &pack);", "    (void)pack;"),
     (27, "a record's checksum is not looked at", "daemon/core/ledger_open.c", "    return checksum == ledger_checksum(bytes, record.size - sizeof(checksum));", "    return checksum || true;"),
     (27, "a newer ledger is read as if it were ours", "daemon/core/ledger_open.c", "    if (header.since > LEDGER_VERSION)\n", "    if (header.since > 1000)\n"),
+    (27, "devices that the ledger does not speak of are believed", "daemon/devices.c", "        ledger_lies_on(server->ledger, is_known, known)) {", "        is_known(known, known->at[0].found.uuid)) {"),
     (28, "a stop does not wait for operations", "daemon/server.c", "    if (!idle && server_now(server) < server->stop_by_ms)\n        return;", "    (void)idle;"),
     (29, "a second daemon takes the directory over", "daemon/runtime_dir.c", "    if (flock(lock, LOCK_EX | LOCK_NB) < 0) {", "    if (flock(lock, LOCK_SH | LOCK_NB) < 0) {"),
     (29, "a directory that others may change is taken", "daemon/runtime_dir.c", "    else if (status.st_mode & 022)\n", "    else if (status.st_mode & 020000)\n"),
