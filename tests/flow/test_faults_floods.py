@@ -70,7 +70,7 @@ def test_a_reader_that_stops_for_two_seconds_during_a_burst_is_served(shared):
         busy.hello()
         assert operator.rpc("hbm.subscribe") is True
         asked = [link.send("device", index=0) for _ in range(100)]
-        leases = [busy.alloc(4096)[0]["lease"] for _ in range(300)]
+        leases = [busy.grant(4096)["lease"] for _ in range(300)]
         time.sleep(2)
         assert [link.receive().serial for _ in asked] == asked
         heard = 0
@@ -88,6 +88,6 @@ def test_a_subscriber_that_never_reads_costs_a_bound_and_holds_up_nobody(make_da
         deaf.rpc("hbm.subscribe")
         before = daemon.rpc("hbm.status")["rss_bytes"]
         for _ in range(1000):
-            busy.call("detach", lease=busy.alloc(4096, "n" * 250)[0]["lease"])
+            busy.call("detach", lease=busy.grant(4096, "n" * 250)["lease"])
         assert reader.rpc("hbm.status")["rss_bytes"] < before + (64 << 20)
         busy.call("device", index=0)

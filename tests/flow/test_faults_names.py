@@ -30,7 +30,7 @@ def test_an_id_in_a_slot_that_is_used_again_is_stale(shared, client):
     a, _ = client.alloc(4096, "a", flags=KEEP)
     client.call("detach", lease=a["lease"])
     client.call("free", id=a["buffer"])
-    fresh = [client.alloc(4096)[0] for _ in range(64)]
+    fresh = [client.grant(4096) for _ in range(64)]
     assert a["buffer"] not in {grant["buffer"] for grant in fresh}
     with refused("STALE"):
         client.attach(id=a["buffer"])

@@ -80,11 +80,11 @@ def test_ids_given_after_a_restart_are_none_that_were_given_before(daemon):
     put(daemon, "plain", DATA)
     with Client(daemon.socket) as link:
         link.hello()
-        given = {link.alloc(4096)[0]["buffer"] for _ in range(20)}
+        given = {link.grant(4096)["buffer"] for _ in range(20)}
     kill_and_wait(daemon)
     with Client(daemon.socket) as link:
         link.hello()
-        assert not given & {link.alloc(4096)[0]["buffer"] for _ in range(60)}
+        assert not given & {link.grant(4096)["buffer"] for _ in range(60)}
         for id in given:
             with refused("NOT_FOUND"):
                 link.attach(id=id)

@@ -251,6 +251,13 @@ class Client:
         self.arrive(grant["slot"])
         return grant, packet.fds.pop() if packet.fds else None
 
+    def grant(self, size, name="", **spec):
+        """The same, for who does not look at the memory."""
+        grant, fd = self.alloc(size, name, **spec)
+        if fd is not None:
+            os.close(fd)
+        return grant
+
     def attach(self, name="", access=RO, flags=0, timeout_ms=2000, id=0):
         packet = self.call("attach", name=name, id=id, access=access, flags=flags, timeout_ms=timeout_ms)
         grant = packet.fields["grant"]
