@@ -79,7 +79,7 @@ static unsigned count_buffers(const struct arena *arena)
     return n;
 }
 
-/* Nobody tells us which of the two this is, and afterwards it is too late to ask. */
+/* Of a unit nobody tells us which of the two this is, and afterwards it is too late to ask. */
 static void say_what_a_stop_loses(const struct server *server)
 {
     uint64_t bytes = 0;
@@ -97,10 +97,14 @@ static void say_what_a_stop_loses(const struct server *server)
     if (in_workers)
         log_warning("%u cuda-ipc buffer%s lost to new attaches, by a restart too; who has them mapped keeps them",
                     in_workers, in_workers == 1 ? " is" : "s are");
-    if (n && store_ends_with_unit(server->store))
+    uint64_t mib = (bytes + (1u << 20) - 1) >> 20;
+    if (n && server->store && store_ends_with_unit(server->store))
         log_warning("if this is a stop, %u buffer%s lost with it (%" PRIu64
                     " MiB); `systemctl restart` keeps what `systemctl stop` loses",
-                    n, n == 1 ? " is" : "s are", (bytes + (1u << 20) - 1) >> 20);
+                    n, n == 1 ? " is" : "s are", mib);
+    else if (n)
+        log_warning("%u buffer%s with this stop (%" PRIu64 " MiB); who has them mapped keeps them", n,
+                    n == 1 ? " ends" : "s end", mib);
 }
 
 static void on_signal(uv_signal_t *handle, int signal)
@@ -182,7 +186,8 @@ int server_start(struct server *server)
 {
     static const int signals[3] = {SIGTERM, SIGINT, SIGHUP};
 
-    if (!take_passed(server) || !server_take_directories(server) || !spill_key_find(server) || listeners_add(server) < 0)
+    if (!take_passed(server) || !server_take_directories(server) || !spill_key_find(server) ||
+        listeners_add(server) < 0)
         return -1;
     for (unsigned i = 0; i < 3; i++)
         uv_signal_start(&server->signals[i], on_signal, signals[i]);

@@ -103,7 +103,7 @@ check: ## all tests that need no GPU, under ASan and UBSan; installs what is mis
 	@$(MAKE) $(JOBS) --no-print-directory asan fuzz-build
 	@tests/tools/check.sh host '$(BUILD)' '$(BUILD)/asan'
 
-check-gpu: ## all tests of the CUDA side and all flows on the GPU; none may be waived where a GPU is
+check-gpu: ## all tests of the CUDA side, flows, injected failures and kill storm on the GPU; none may be waived where a GPU is
 	@$(INSTALL_DEPS) build check
 	@$(MAKE) $(JOBS) --no-print-directory all gpu-tests soak-client
 	@tests/tools/check.sh gpu '$(BUILD)'

@@ -219,11 +219,12 @@ def runs(pid):
 
 
 def test_a_full_stop_ends_the_supervisor_and_drops_the_memory(daemon):
-    """FAULTS 28: SIGTERM to the parent is passed on; nothing is left behind."""
+    """FAULTS 28: SIGTERM to the parent is passed on; what that costs is said, and nothing is left behind."""
     put(daemon, "plain", DATA)
     child_pid = daemon.pid
     worker = daemon.rpc("hbm.devices")[0]["worker_pid"]
     assert daemon.stop() == 0
+    assert "1 buffer ends with this stop" in daemon.log
     daemon.wait_for(lambda: not any(runs(pid) for pid in (child_pid, worker)))
     ctl_refused(daemon.ctl("status"), 3)
     assert list(daemon.state_dir.iterdir()) == []
