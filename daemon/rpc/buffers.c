@@ -132,7 +132,7 @@ static void answer_selection(struct request *request, struct lease_index *index,
     struct writer *writer = answer_begin(request);
 
     write_open(writer, "result", '[');
-    for (size_t i = 0; i < selection->n; i++)
+    for (size_t i = 0; i < selection->n && !writer_has_failed(writer); i++)
         if (wanted(selection->buffers[i], who, glob))
             write_buffer(writer, index, who, selection->buffers[i]);
     write_close(writer, ']');
@@ -148,6 +148,8 @@ static void answer_all(struct request *request, struct lease_index *index)
     write_open(writer, "result", '[');
     list_for_each (node, &request->core->buffers) {
         const struct buffer *buffer = list_entry(node, struct buffer, node);
+        if (writer_has_failed(writer))
+            break;
         if (!buffer->parent && buffer_visible(buffer, who))
             write_buffer(writer, index, who, buffer);
     }
@@ -192,7 +194,7 @@ static void answer_each(struct request *request, const char *sel,
         return answer_refuse(request, error, "%s", detail);
     struct writer *writer = answer_begin(request);
     write_open(writer, "result", '[');
-    for (size_t i = 0; i < selection.n; i++)
+    for (size_t i = 0; i < selection.n && !writer_has_failed(writer); i++)
         write(writer, &index, who, selection.buffers[i]);
     write_close(writer, ']');
     answer_end(request);

@@ -100,7 +100,7 @@ static void write_leases_on(struct writer *writer, struct lease_index *index, co
 {
     struct lease_entry *entry = held ? lease_index_find(index, held) : NULL;
 
-    for (; entry; entry = lease_index_next(index, entry)) {
+    for (; entry && !writer_has_failed(writer); entry = lease_index_next(index, entry)) {
         write_lease(writer, entry, on, arena);
         write_old_contents(writer, entry->lease);
     }

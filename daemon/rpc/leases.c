@@ -92,7 +92,9 @@ bool lease_entry_locked(struct lease_entry *entry, const struct arena *arena)
 static void write_leases(struct writer *writer, struct lease_index *index, const void *held,
                          const struct arena *arena)
 {
-    for (struct lease_entry *entry = lease_index_find(index, held); entry; entry = lease_index_next(index, entry)) {
+    struct lease_entry *entry = lease_index_find(index, held);
+
+    for (; entry && !writer_has_failed(writer); entry = lease_index_next(index, entry)) {
         const struct session *session = entry->lease->session;
         write_open(writer, NULL, '{');
         write_integer(writer, "pid", session->pid);

@@ -18,6 +18,12 @@ struct writer {
 };
 
 void writer_clear(struct writer *writer);
+/* Nothing is added to it any more. Who writes one row for each of a crowd stops here: leases times buffers are more
+ * than the loop could count. */
+static inline bool writer_has_failed(const struct writer *writer)
+{
+    return writer->state != WRITER_FINE;
+}
 /* '{' or '[' and '}' or ']'. */
 void write_open(struct writer *writer, const char *key, char bracket);
 void write_close(struct writer *writer, char bracket);
