@@ -15,7 +15,6 @@
 
 #define READ_BYTES ((size_t)64 << 10)
 
-static void on_turn(uv_idle_t *turn);
 static void on_socket(uv_poll_t *poll, int status, int events);
 
 static void find_line(struct connection *connection)
@@ -60,9 +59,9 @@ void connection_update(struct connection *connection)
     else if (uv_poll_start(&connection->poll, events, on_socket) < 0)
         connection->doomed = true;
     if (connection->doomed || is_over(connection) || (has_work(connection) && room))
-        uv_idle_start(&connection->turn, on_turn);
+        rpc_server_take_turn(connection);
     else
-        uv_idle_stop(&connection->turn);
+        list_unlink(&connection->turn);
 }
 
 void connection_doom(struct connection *connection)
@@ -122,10 +121,8 @@ static void run_line(struct connection *connection)
     }
 }
 
-static void on_turn(uv_idle_t *turn)
+void connection_take_turn(struct connection *connection)
 {
-    struct connection *connection = turn->data;
-
     if (connection->doomed || is_over(connection)) {
         connection_close(connection);
         return;
@@ -201,10 +198,7 @@ static void on_socket(uv_poll_t *poll, int status, int events)
 
 static void on_closed(uv_handle_t *handle)
 {
-    struct connection *connection = handle->data;
-
-    if (!--connection->handles)
-        free(connection);
+    free(handle->data);
 }
 
 int connection_new(struct rpc_server *server, int fd, struct principal who)
@@ -214,17 +208,16 @@ int connection_new(struct rpc_server *server, int fd, struct principal who)
 
     if (!connection)
         return -ENOMEM;
-    connection->poll.data = connection->turn.data = connection;
+    connection->poll.data = connection;
     error = uv_poll_init(server->loop, &connection->poll, fd);
     if (error < 0) {
         free(connection);
         return error;
     }
-    uv_idle_init(server->loop, &connection->turn);
-    connection->handles = 2;
     connection->server = server;
     connection->who = who;
     connection->fd = fd; /* consume fd */
+    list_init(&connection->turn);
     list_init(&connection->output);
     list_init(&connection->requests);
     list_init(&connection->batches);
@@ -242,10 +235,10 @@ void connection_close(struct connection *connection)
         request_orphan(list_entry(node, struct request, node));
     while (!list_empty(&connection->batches))
         batch_free(list_entry(list_first(&connection->batches), struct batch, node));
+    list_unlink(&connection->turn);
     list_unlink(&connection->node);
     connection->server->n_connections--;
     uv_close((uv_handle_t *)&connection->poll, on_closed);
-    uv_close((uv_handle_t *)&connection->turn, on_closed);
     connection->fd = fd_close(connection->fd);
     output_clear(connection);
     free(connection->input);

@@ -1,5 +1,5 @@
-/* One operator's connection: lines in, lines out. A turn of the loop runs one request of it at most, so that
- * nobody's pipeline holds up another. */
+/* One operator's connection: lines in, lines out. A turn runs one request of it at most, so that nobody's pipeline
+ * holds up another. */
 #pragma once
 
 #include "daemon/core/call.h"
@@ -20,8 +20,7 @@ struct connection {
     struct principal who;
     int fd;
     uv_poll_t poll;
-    uv_idle_t turn; /* runs while there is work that needs no I/O */
-    unsigned handles;
+    struct list turn; /* server->turns, while there is work that needs no I/O */
 
     char *input;
     size_t input_at, input_end, input_room; /* unread: [at, end) */
@@ -48,6 +47,8 @@ int connection_new(struct rpc_server *server, int fd, struct principal who);
 void connection_close(struct connection *connection);
 /* Queues text and a newline. Takes text (malloc'd). Closes nothing: an overflow dooms the connection. */
 void connection_send(struct connection *connection, char *text, size_t size);
+/* Its turn: one request, or its end. */
+void connection_take_turn(struct connection *connection);
 /* Closes at the next turn. */
 void connection_doom(struct connection *connection);
 /* Something changed: waits for what can bring it on now. Frees nothing. */

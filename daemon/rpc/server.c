@@ -19,6 +19,7 @@
 
 #define ACCEPTS_A_TURN 16
 #define PAUSE_MS 100
+#define TURN_NS (5 * 1000000ull) /* of a turn of the loop, for all operators together */
 
 static void on_listen(uv_poll_t *poll, int status, int events);
 
@@ -121,6 +122,33 @@ static void on_listen(uv_poll_t *poll, int status, int events)
     }
 }
 
+/* One request a connection, and whose turn did not come goes first in the next: what lies in clients' sockets is looked
+ * at in between. */
+static void on_turn(uv_idle_t *turn)
+{
+    struct rpc_server *server = turn->data;
+    uint64_t end = uv_hrtime() + TURN_NS;
+    struct list *node;
+
+    for (unsigned n = server->n_connections; n && (node = list_first(&server->turns)); n--) {
+        list_unlink(node);
+        connection_take_turn(list_entry(node, struct connection, turn));
+        if (uv_hrtime() >= end)
+            break;
+    }
+    if (list_empty(&server->turns))
+        uv_idle_stop(turn);
+}
+
+void rpc_server_take_turn(struct connection *connection)
+{
+    struct rpc_server *server = connection->server;
+
+    if (list_empty(&connection->turn))
+        list_append(&server->turns, &connection->turn);
+    uv_idle_start(&server->turn, on_turn);
+}
+
 static void on_closed(uv_handle_t *handle)
 {
     struct rpc_server *server = handle->data;
@@ -142,14 +170,16 @@ int rpc_server_new(uv_loop_t *loop, struct core *core, const struct rpc_world *w
         return error;
     }
     uv_timer_init(loop, &server->pause);
-    server->handles = 2;
-    server->poll.data = server->pause.data = server;
+    uv_idle_init(loop, &server->turn);
+    server->handles = 3;
+    server->poll.data = server->pause.data = server->turn.data = server;
     server->loop = loop;
     server->core = core;
     server->world = *world;
     server->listen_fd = listen_fd; /* consume fd */
     take_no_fds(listen_fd);
     list_init(&server->connections);
+    list_init(&server->turns);
     on_pause_over(&server->pause);
     *ret = server;
     return 0;
@@ -163,6 +193,7 @@ struct rpc_server *rpc_server_free(struct rpc_server *server)
         connection_close(list_entry(list_first(&server->connections), struct connection, node));
     uv_close((uv_handle_t *)&server->poll, on_closed);
     uv_close((uv_handle_t *)&server->pause, on_closed);
+    uv_close((uv_handle_t *)&server->turn, on_closed);
     server->listen_fd = fd_close(server->listen_fd);
     return NULL;
 }
