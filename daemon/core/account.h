@@ -12,6 +12,7 @@ struct account {
     uint64_t use[ACCOUNT_THINGS];
     uint32_t warned; /* a bit a thing: near its limit, and that has been said */
     unsigned row;    /* of whoever walks over all accounts */
+    uint64_t turn_ms, turn_ns; /* when its requests were last served, and how long they took in that turn of the loop */
 };
 
 /* The name of a thing in hbmd.conf and in answers, without account_ or total_. */

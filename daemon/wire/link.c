@@ -73,6 +73,25 @@ static void close_fds(struct link *link)
     packet->n_fds = 0;
 }
 
+/* Requests of an account in one turn of the loop, which its time tells from the next: where each is a large one, the
+ * others would wait for all of its connections. */
+static bool has_had_its_turn(const struct link *link)
+{
+    return link->account->turn_ms == uv_now(link->server->loop) && link->account->turn_ns >= LINK_TURN_NS;
+}
+
+static void serve(struct link *link)
+{
+    struct account *account = link->account;
+    uint64_t turn = uv_now(link->server->loop), start = uv_hrtime();
+
+    wire_dispatch(link, &link->packet);
+    if (account->turn_ms != turn)
+        account->turn_ns = 0;
+    account->turn_ms = turn;
+    account->turn_ns += uv_hrtime() - start;
+}
+
 /* One a wake-up: then it is the others' turn, and who waits for an answer has sent no more. */
 static void read_request(struct link *link)
 {
@@ -82,6 +101,8 @@ static void read_request(struct link *link)
         link_doom(link, HBM_E_LIMIT, WIRE_UNCLOSED);
         return;
     }
+    if (has_had_its_turn(link))
+        return; /* what it sent is still there in the next */
     int error = packet_receive_keeping_fds(link->fd, &link->packet);
     if (error == -EAGAIN || error == -ENOMEM || error == -ENOBUFS)
         return; /* the kernel's want of memory is not the client's: what it sent is still there */
@@ -91,7 +112,7 @@ static void read_request(struct link *link)
     else if (error == -EMFILE)
         link_doom(link, HBM_E_LIMIT, FD_RAN_OUT);
     else if (!error)
-        wire_dispatch(link, &link->packet);
+        serve(link);
     close_fds(link);
     if (error && !link->doomed)
         link_close(link, "it hung up");

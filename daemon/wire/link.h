@@ -16,6 +16,7 @@
 /* Replies and calls that may be outstanding before its requests are left in the socket. */
 #define LINK_PAUSE_PACKETS 64u
 #define LINK_PAUSE_CALLS 256u
+#define LINK_TURN_NS (5 * 1000000ull) /* of a turn of the loop, for all links of an account together */
 
 enum link_state { LINK_FRESH, LINK_GREETED, LINK_OPEN };
 
