@@ -238,6 +238,17 @@ def violation(daemon, child, *send, words=(), hello=True):
     culprit.kill()
 
 
+@contextlib.contextmanager
+def deaf(daemon):
+    """It hears nothing meanwhile: what is sent is there all at once, and ours of an fd may be closed before its own."""
+    daemon.process.send_signal(signal.SIGSTOP)
+    try:
+        os.waitid(os.P_PID, daemon.process.pid, os.WSTOPPED)
+        yield
+    finally:
+        daemon.process.send_signal(signal.SIGCONT)
+
+
 # ---- Other users ----
 
 @contextlib.contextmanager

@@ -4,14 +4,13 @@ A TCP socket that lingers blocks whoever closes it last until its peer has read 
 closes it at the last reference, so that one which lies unread in a connection does it too."""
 import contextlib
 import os
-import signal
 import socket
 import struct
 import time
 
 import pytest
 
-from helpers import MIB, Client, as_user, let_others_in, module_daemon, root_only, serves, shared, used
+from helpers import MIB, Client, as_user, deaf, let_others_in, module_daemon, root_only, serves, shared, used
 from tables import sealed
 
 LINGER = 60
@@ -41,17 +40,6 @@ def lingering(meeting):
         while True:
             one.send(bytes(1 << 18))
     return one.detach()
-
-
-@contextlib.contextmanager
-def deaf(daemon):
-    """It may not be through with its copies of an fd before ours are closed: the last to close is who lingers."""
-    daemon.process.send_signal(signal.SIGSTOP)
-    try:
-        os.waitid(os.P_PID, daemon.process.pid, os.WSTOPPED)
-        yield
-    finally:
-        daemon.process.send_signal(signal.SIGCONT)
 
 
 def send_away(link, name, fds, **how):

@@ -1,8 +1,12 @@
 """Floods, and readers that stop (FAULTS 9, 10; CASES 24, 28)."""
 import contextlib
+import os
+import select
 import time
 
-from helpers import OTHER, Client, as_user, child, connect, let_others_in, module_daemon, root_only, serves, settled, shared
+from helpers import OTHER, Client, as_user, child, connect, deaf, let_others_in, module_daemon, root_only, serves, settled, shared
+from tables import publish_crowd
+from wire import UNLOCKED
 
 
 def test_a_storm_of_connects_keeps_nobody_waiting(shared, child):
@@ -91,3 +95,82 @@ def test_a_subscriber_that_never_reads_costs_a_bound_and_holds_up_nobody(make_da
             busy.call("detach", lease=busy.grant(4096, "n" * 250)["lease"])
         assert reader.rpc("hbm.status")["rss_bytes"] < before + (64 << 20)
         busy.call("device", index=0)
+
+
+@root_only
+def test_one_users_connections_have_together_what_one_may_have_of_a_turn(make_daemon):
+    """FAULTS 9: each asks for what takes milliseconds, on all of its connections at once."""
+    daemon = make_daemon().start()
+    let_others_in(daemon)
+    with contextlib.ExitStack() as stack:
+        with as_user(OTHER):
+            flood = [stack.enter_context(Client(daemon.socket)) for _ in range(40)]
+        link = stack.enter_context(Client(daemon.socket))
+        for each in [*flood, link]:
+            each.hello()
+        publish_crowd(flood[0], "m", 10000)
+        os.close(link.alloc(4096, "w")[1])
+        with deaf(daemon):  # all of it is there at once
+            asked = [each.send("attach_model", name="m", access=0, flags=UNLOCKED, timeout_ms=1000)
+                     for _ in range(3) for each in flood]
+            own = [link.send("attach", name="w", access=0, flags=UNLOCKED, timeout_ms=1000) for _ in range(40)]
+        for number, serial in enumerate(asked):
+            flood[number % len(flood)].reply(serial).close()
+        for serial in own:
+            link.reply(serial).close()
+        served = [event["event"] for event in daemon.rpc("hbm.events") if event["event"].endswith(".attached")]
+        last = len(served) - served[::-1].index("model.attached")
+        assert served[:last].count("buffer.attached") > 10  # three, where each connection had its turn
+
+
+class Lister:
+    def __init__(self, operator):
+        self.operator = operator
+
+    def fileno(self):
+        return self.operator.socket.fileno()
+
+    def arrived(self):
+        return self.operator.socket.recv(1 << 20).count(b"\n")
+
+
+def answers_beside(link, flood, lines):
+    """How often `link` is answered until so many lines of the flood have come."""
+    own, ready, by_fd = 0, select.poll(), {one.fileno(): one for one in flood}
+    for fd in by_fd:
+        ready.register(fd, select.POLLIN)
+    while lines > 0:
+        link.call("device", index=0)
+        own += 1
+        for fd, _ in ready.poll(0):
+            lines -= by_fd[fd].arrived()
+    return own
+
+
+def test_operators_who_ask_for_much_have_a_turn_together(shared):
+    """FAULTS 9: no grant waits for more than one of them."""
+    with contextlib.ExitStack() as stack:
+        link, owner = (stack.enter_context(Client(shared.socket)) for _ in range(2))
+        flood = [Lister(stack.enter_context(shared.operator())) for _ in range(20)]
+        link.hello()
+        owner.hello()
+        publish_crowd(owner, "m", 20000)
+        for each in flood:
+            for number in range(10):  # what is found is little, and the search long
+                each.operator.send({"jsonrpc": "2.0", "id": number, "method": "hbm.ls", "params": {"glob": "m/*x"}})
+        assert answers_beside(link, flood, 10 * len(flood)) > 25
+
+
+def test_what_is_too_long_to_be_told_is_not_counted_to_its_end(shared):
+    """FAULTS 9: ten million rows each are minutes of the loop, for answers that nobody gets."""
+    with Client(shared.socket) as link, shared.operator(timeout=30) as operator:
+        link.hello()
+        publish_crowd(link, "m", 10000)
+        for _ in range(1000):
+            link.call("attach_model", name="m", access=0, flags=UNLOCKED, timeout_ms=1000).close()
+        asked = [("hbm.ls", {}), ("hbm.show", {"sel": "m/*"}), ("hbm.why_not_free", {"sel": "m/*"})]
+        answers = operator.ask([{"jsonrpc": "2.0", "id": number, "method": method, "params": params}
+                                for number, (method, params) in enumerate(asked)])
+        assert len(answers) == len(asked)
+        assert all("longer than" in answer["error"]["message"] for answer in answers)
+        link.call("device", index=0)
