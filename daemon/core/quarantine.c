@@ -129,6 +129,12 @@ static void ask_driver(struct core *core, struct device *gpu)
     listing->job.request.clients.n = n;
     listing->job.reply_fd = -1;
     listing->job.done = listed;
+    /* With more than a job can name, whoever is still listed must not stand before the others for ever. */
+    for (uint32_t i = 0; i < n; i++) {
+        struct session *session = session_get(core, listing->sessions[i]);
+        list_unlink(&session->node);
+        list_append(&core->sessions, &session->node);
+    }
     core->quarantine_asked = true;
     core->env.submit(core->env.context, &listing->job);
 }

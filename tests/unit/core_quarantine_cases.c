@@ -182,6 +182,32 @@ static void a_session_that_maps_nothing_is_gone_with_its_link(void **state)
     assert_null(session_get(w.core, id));
 }
 
+/* One process may have many sessions, and a child that it forked keeps it listed for as long as it likes. */
+static void the_driver_is_asked_about_everybody_however_many_it_still_lists(void **state)
+{
+    (void)state;
+    char name[16];
+    uint64_t id = 0;
+
+    w.listed_pid = 7;
+    for (int i = 0; i <= 100; i++) {
+        struct session *session = client(&w, i < 100 ? bob : alice);
+        id = session->id;
+        session->pid = i < 100 ? 7 : 8;
+        snprintf(name, sizeof(name), "b%d", i);
+        make_buffer(&w, session, name, 4, 64, 0);
+        session_process_ended(session);
+    }
+    for (int i = 0; i < 10; i++)
+        world_pass(&w, 10);
+    assert_null(session_get(w.core, id));
+    assert_int_equal(w.core->n_quarantined, 100);
+    w.listed_pid = -1;
+    for (int i = 0; i < 10; i++)
+        world_pass(&w, 10);
+    assert_int_equal(w.core->n_quarantined, 0);
+}
+
 #define TEST(name) cmocka_unit_test_setup_teardown(name, begin, end)
 
 int core_quarantine_cases(void)
@@ -196,6 +222,7 @@ int core_quarantine_cases(void)
         TEST(a_blind_wait_begins_anew_with_the_daemon),
         TEST(a_writer_of_another_pid_namespace_is_waited_for_as_long),
         TEST(a_session_that_maps_nothing_is_gone_with_its_link),
+        TEST(the_driver_is_asked_about_everybody_however_many_it_still_lists),
     };
     return cmocka_run_group_tests_name("quarantine", tests, NULL, NULL);
 }
