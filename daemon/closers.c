@@ -12,6 +12,8 @@
 #define TOO_MANY_FDS 4096
 #define STUCK_MS 1000
 
+#define CLOSERS_A_LISTENER 32u /* for an owner each; from there on one for all who come */
+
 struct closers {
     uv_async_t closed;
     bool stopped;
@@ -81,6 +83,20 @@ void closers_memory(struct closers *closers, int fd, void (*closed)(void *argume
     closed(argument);
 }
 
+/* Who shares its closer: as many users as a listener likes are no reason for as many threads. */
+static struct owner sharer(const struct closers *closers, struct owner owner)
+{
+    unsigned n = 0;
+
+    list_for_each (node, &closers->sent) {
+        const struct sent *sent = list_entry(node, struct sent, node);
+        if (owner_equal(sent->owner, owner))
+            return owner;
+        n += sent->owner.listener == owner.listener;
+    }
+    return n < CLOSERS_A_LISTENER ? owner : owner_shared(owner.listener);
+}
+
 static struct sent *sent_of(const struct closers *closers, struct owner owner)
 {
     list_for_each (node, &closers->sent) {
@@ -134,6 +150,7 @@ bool closers_sent(struct closers *closers, struct owner owner, int fd)
         close_unwatched(fd);
         return false;
     }
+    owner = sharer(closers, owner);
     struct sent *sent = sent_of(closers, owner);
     if (fd >= 0 && !sent)
         sent = sent_new(closers, owner);

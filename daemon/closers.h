@@ -1,5 +1,6 @@
 /* Where the loop's fds are closed that may take long to close: memory, and what clients sent. A closer of its own
- * for memory and for each owner of clients: a file whose server does not answer holds up its sender's alone. */
+ * for memory and for each owner of clients, as far as these are few: a file whose server does not answer holds up its
+ * sender's alone. */
 #pragma once
 
 #include <uv.h>

@@ -142,6 +142,28 @@ def test_a_user_whose_files_do_not_close_is_refused_alone_until_they_do(make_dae
         daemon.wait_for(lambda: greets(daemon))
 
 
+@root_only
+def test_however_many_users_files_do_not_close_it_is_no_thread_each(make_daemon):
+    """Without a thread to be had, the loop would close the next one itself, and hang there."""
+    daemon = make_daemon().start()
+    let_others_in(daemon)
+    threads = f"/proc/{daemon.pid}/task"
+    with peer() as meeting, contextlib.ExitStack() as stack:
+        links = []
+        for uid in range(60000, 60060):
+            with as_user(uid):
+                links.append(stack.enter_context(Client(daemon.socket)))
+            links[-1].hello()
+        before = len(os.listdir(threads))
+        with deaf(daemon):
+            for link in links:
+                send_away(link, "device", [lingering(meeting)])
+        for link in links:
+            link.gone()
+        assert before < len(os.listdir(threads)) < before + 40
+        assert serves(daemon)
+
+
 def greets(daemon):
     with Client(daemon.socket) as link:
         try:
