@@ -71,6 +71,16 @@ def test_the_configuration_that_is_shipped_is_sound_and_has_every_key(make_daemo
     assert not daemon.runtime_dir.exists()
 
 
+def test_under_another_prefix_the_installed_configuration_finds_the_workers_with_a_listener_too(make_daemon, tmp_path):
+    daemon = make_daemon()
+    subprocess.run([ROOT / "tests/tools/install.sh"], check=True, capture_output=True,
+                   env=dict(os.environ, BUILD=str(BUILD), VERSION="0", DESTDIR=str(tmp_path), PREFIX="/opt/hbm"))
+    installed = (tmp_path / "etc/hbmd/hbmd.conf").read_text()
+    assert re.findall(r"^\w+ = .*$", installed, re.M) == ["worker_dir = /opt/hbm/lib/hbmd"]
+    listener = write(daemon, re.sub(r"^#  (\[listener pods\]|\w+ = .*)$", r"\1", installed, flags=re.M))
+    assert run(daemon, listener, "--check-config").returncode == 0
+
+
 @pytest.mark.parametrize("text", [b"device = host\0\n", b"\xff\xfe\n", b"x" * 100000, b"offload_limit = " + b"9" * 5000, b"= 5\n",
                                   b"offload_limit = 99999999999999999999\n", b"host_bytes = 99999999999TiB\n"],
                          ids=["NUL", "bytes", "one long line", "a long value", "no key", "more than 2^64", "bytes more than 2^64"])

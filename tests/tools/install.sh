@@ -55,5 +55,5 @@ put 644 "$root/lib/tmpfiles.d" packaging/tmpfiles.d/hbmd.conf
 # A configuration that someone has edited stays. hbmd knows its workers beside it and in /usr/lib/hbmd.
 if [ ! -e "$etc/hbmd/hbmd.conf" ]; then
     put 644 "$etc/hbmd" config/hbmd.conf
-    if [ "$PREFIX" != /usr ]; then echo "worker_dir = $PREFIX/lib/hbmd" >>"$etc/hbmd/hbmd.conf"; fi
+    if [ "$PREFIX" != /usr ]; then sed -i "s|^#worker_dir =.*|worker_dir = $PREFIX/lib/hbmd|" "$etc/hbmd/hbmd.conf"; fi
 fi
