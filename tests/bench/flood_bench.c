@@ -142,8 +142,9 @@ static void measure(const char *name, void (*run)(void))
     pid_t child = fork(); /* before the session: its thread does not survive a fork */
 
     if (child == 0) {
-        freopen("/dev/null", "w", stderr);
-        run();
+        if (freopen("/dev/null", "w", stderr))
+            run();
+        _exit(1);
     }
     hbm_session *session = bench_open(0);
     usleep(100000); /* it has begun */
