@@ -74,7 +74,9 @@ bool memory_write(void *at, struct pattern pattern, size_t size, unsigned pieces
         else if (cuda->copy_to_device((CUdeviceptr)(uintptr_t)at + done, (char *)staging + done, some))
             return false;
     }
-    return true;
+    /* From pageable memory a copy may return while its last bytes are still on their way; an unlock promises that they
+     * have arrived. */
+    return !cuda || !cuda->stream_synchronize(NULL);
 }
 
 const void *memory_read(const void *at, size_t size)
