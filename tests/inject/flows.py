@@ -325,11 +325,16 @@ def screens(world, struck):
 
 
 def bring_back(world, name, tier="device"):
-    """Where it lay before."""
+    """Where it lay before. A worker whose context was spoilt may still be about to end."""
     world.part()
-    if tier_of(world.daemon, name) == tier:
-        return
-    if tier == "device":
-        world.daemon.rpc("hbm.restore", {"sel": name})
-    else:
-        world.daemon.rpc("hbm.offload", {"sel": name, "to": tier, "force": True})
+
+    def moved():
+        if tier_of(world.daemon, name) == tier:
+            return True
+        if tier == "device":
+            world.daemon.rpc("hbm.restore", {"sel": name})
+        else:
+            world.daemon.rpc("hbm.offload", {"sel": name, "to": tier, "force": True})
+        return True
+
+    world.wait_for(moved, f"{name} does not come back")
