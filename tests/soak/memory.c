@@ -13,6 +13,7 @@
 unsigned memory_scale = 1;
 
 static const struct cuda_driver *cuda;
+static CUresult refusal; /* why the last copy could not be made */
 static void *staging, *expected;
 
 bool memory_open(bool on_gpu)
@@ -83,7 +84,8 @@ const void *memory_read(const void *at, size_t size)
 {
     if (!cuda)
         return at;
-    return cuda->copy_from_device(staging, (CUdeviceptr)(uintptr_t)at, size) ? NULL : staging;
+    refusal = cuda->copy_from_device(staging, (CUdeviceptr)(uintptr_t)at, size);
+    return refusal ? NULL : staging;
 }
 
 static bool is_one_of(const unsigned char *bytes, size_t width, size_t offset, struct pattern pattern,
@@ -111,7 +113,7 @@ const char *memory_check(const void *at, struct pattern pattern, const uint32_t 
 
     *mixed = false;
     if (!bytes)
-        return "the driver cannot copy it";
+        return snprintf(sentence, sizeof(sentence), "the driver cannot copy it (CUresult %d)", (int)refusal), sentence;
     for (unsigned i = 0; i < n; i++) {
         pattern.version = versions[i];
         pattern_make(pattern, expected, size);
