@@ -460,7 +460,8 @@ static void all_is_well(const struct clients &clients, const std::string &before
         check(line.rfind("0 errors", 0) == 0, "%s: the %s: %s", what, roles[i], line.c_str());
     }
     double start = now_ms();
-    check(hashes("kills.*") == before, "%s: every hash is as before (%.0f ms for all)", what, now_ms() - start);
+    bool same = hashes("kills.*") == before;
+    check(same, "%s: every hash is as before (%.0f ms for all)", what, now_ms() - start);
 }
 
 /* The first copy of this daemon's life runs a kernel where nothing is mapped: HBM_WORKER_FAULT. */
@@ -508,8 +509,9 @@ static void tests(hbm_session *session)
     kill_owner("the owner is killed with nothing in it");
     double start = now_ms();
     struct child maker = spawn_role("maker", bytes);
-    if (!check(finish(maker) == 0, "%.1f GiB and %u small buffers are resident after %.0f ms",
-               (double)bytes / (double)GIB, SMALLS + 1, now_ms() - start))
+    bool made = finish(maker) == 0;
+    if (!check(made, "%.1f GiB and %u small buffers are resident after %.0f ms", (double)bytes / (double)GIB,
+               SMALLS + 1, now_ms() - start))
         return;
     start = now_ms();
     std::string before = hashes("kills.*");
