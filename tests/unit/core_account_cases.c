@@ -8,22 +8,6 @@
 #include "daemon/core/listener.h"
 #include "proto/messages.h"
 
-static struct world w;
-
-static int begin(void **state)
-{
-    (void)state;
-    world_begin(&w);
-    return 0;
-}
-
-static int end(void **state)
-{
-    (void)state;
-    world_end(&w);
-    return 0;
-}
-
 static void a_charge_past_either_limit_is_refused_and_charges_nothing(void **state)
 {
     struct listener *pods = listener_add(w.core, "pods");
@@ -134,7 +118,7 @@ static void thousands_of_timers_fire_once_in_their_order_or_not_at_all(void **st
     free(alarms);
 }
 
-#define CASE(name) cmocka_unit_test_setup_teardown(name, begin, end)
+#define CASE(name) cmocka_unit_test_setup_teardown(name, world_setup, world_teardown)
 
 int core_account_cases(void)
 {

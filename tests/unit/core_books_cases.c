@@ -6,7 +6,6 @@
 #include "core_world.h"
 #include "daemon/core/books.h"
 
-static struct world w;
 static unsigned told;
 
 static int begin(void **state)

@@ -140,14 +140,14 @@ struct session *build_model(struct world *world, const char *name, unsigned grou
     snprintf(args.name, sizeof(args.name), "%s", name);
     snprintf(args.key, sizeof(args.key), "key of %s", name);
     for (uint32_t i = 0; i < groups; i++) {
-        struct table_buffer w = {.dims = {64, 256}, .rank = 2, .dtype = HBM_F32, .size = 65536, .arena = i};
-        struct table_buffer b = {.dims = {256}, .rank = 1, .dtype = HBM_F32, .size = 1024, .arena = i};
+        struct table_buffer weight = {.dims = {64, 256}, .rank = 2, .dtype = HBM_F32, .size = 65536, .arena = i};
+        struct table_buffer bias = {.dims = {256}, .rank = 1, .dtype = HBM_F32, .size = 1024, .arena = i};
         snprintf(group, sizeof(group), "layer.%u", i);
         assert_int_equal(table_add_arena(&builder, &(struct table_arena){0}, group), 0);
         snprintf(tensor, sizeof(tensor), "%s.w", group);
-        assert_int_equal(table_add_buffer(&builder, &w, tensor), 0);
+        assert_int_equal(table_add_buffer(&builder, &weight, tensor), 0);
         snprintf(tensor, sizeof(tensor), "%s.b", group);
-        assert_int_equal(table_add_buffer(&builder, &b, tensor), 0);
+        assert_int_equal(table_add_buffer(&builder, &bias, tensor), 0);
     }
     assert_int_equal(table_set_metadata(&builder, "metadata", 8), 0);
     int fd = table_finish(&builder, "table");

@@ -7,22 +7,6 @@
 #include <string.h>
 #include <unistd.h>
 
-static struct world w;
-
-static int begin(void **state)
-{
-    (void)state;
-    world_begin(&w);
-    return 0;
-}
-
-static int end(void **state)
-{
-    (void)state;
-    world_end(&w);
-    return 0;
-}
-
 static struct op *decompress(const char *sel)
 {
     struct ask *question = ask(&w, alice, NULL);
@@ -420,7 +404,7 @@ static void a_private_copy_without_its_scales_is_not_decoded(void **state)
     assert_int_equal(error_of(&w, question), HBM_E_UNSUPPORTED);
 }
 
-#define CASE(name) cmocka_unit_test_setup_teardown(name, begin, end)
+#define CASE(name) cmocka_unit_test_setup_teardown(name, world_setup, world_teardown)
 
 int core_code_cases(void)
 {

@@ -13,8 +13,6 @@
 
 #define STEP 7 /* behind the head; records are of eights, so each of their bytes has its turn */
 
-static struct world w;
-
 static int begin(void **state)
 {
     (void)state;

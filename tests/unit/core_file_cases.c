@@ -10,7 +10,6 @@
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
-static struct world w;
 static int file;
 
 static int begin(void **state)

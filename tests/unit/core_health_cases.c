@@ -7,7 +7,6 @@
 #include "core_cases.h"
 #include "core_world.h"
 
-static struct world w;
 static struct rlimit old;
 
 static int begin(void **state)

@@ -15,22 +15,6 @@
 #include "daemon/core/ledger_internal.h"
 #include "proto/memfd.h"
 
-static struct world w;
-
-static int begin(void **state)
-{
-    (void)state;
-    world_begin(&w);
-    return 0;
-}
-
-static int end(void **state)
-{
-    (void)state;
-    world_end(&w);
-    return 0;
-}
-
 /* ---- The file ---- */
 
 struct bytes {
@@ -638,7 +622,7 @@ static void a_compaction_that_was_cut_short_leaves_the_old_ledger(void **state)
     assert_int_equal(faccessat(w.dir_fd, "ledger.new", F_OK, 0), -1);
 }
 
-#define CASE(name) cmocka_unit_test_setup_teardown(name, begin, end)
+#define CASE(name) cmocka_unit_test_setup_teardown(name, world_setup, world_teardown)
 
 int core_ledger_cases(void)
 {

@@ -10,22 +10,6 @@
 
 #include "proto/memfd.h"
 
-static struct world w;
-
-static int begin(void **state)
-{
-    (void)state;
-    world_begin(&w);
-    return 0;
-}
-
-static int end(void **state)
-{
-    (void)state;
-    world_end(&w);
-    return 0;
-}
-
 static void offload_and_restore_keep_every_byte(void **state)
 {
     static const enum hbm_tier tiers[] = {HBM_TIER_HOST, HBM_TIER_DISK};
@@ -821,7 +805,7 @@ static void a_model_that_is_replaced_while_it_comes_back_is_looked_up_again(void
     world_check_books(&w);
 }
 
-#define CASE(name) cmocka_unit_test_setup_teardown(name, begin, end)
+#define CASE(name) cmocka_unit_test_setup_teardown(name, world_setup, world_teardown)
 
 int core_move_cases(void)
 {

@@ -5,21 +5,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-static struct world w;
-
 /* As if the device were a GPU: memfds do for its host-NUMA memory. */
 static int begin(void **state)
 {
     (void)state;
     world_begin(&w);
     w.device->is_cuda = true;
-    return 0;
-}
-
-static int end(void **state)
-{
-    (void)state;
-    world_end(&w);
     return 0;
 }
 
@@ -225,7 +216,7 @@ static void a_restart_begins_without_it(void **state)
     world_check_books(&w);
 }
 
-#define CASE(name) cmocka_unit_test_setup_teardown(name, begin, end)
+#define CASE(name) cmocka_unit_test_setup_teardown(name, begin, world_teardown)
 
 int core_pool_cases(void)
 {

@@ -5,8 +5,6 @@
 #include "core_cases.h"
 #include "core_world.h"
 
-static struct world w;
-
 static int begin(void **state)
 {
     (void)state;
@@ -15,13 +13,6 @@ static int begin(void **state)
     w.device->worker_pid = 1;
     w.listed_pid = -1;
     w.mute = false;
-    return 0;
-}
-
-static int end(void **state)
-{
-    (void)state;
-    world_end(&w);
     return 0;
 }
 
@@ -208,7 +199,7 @@ static void the_driver_is_asked_about_everybody_however_many_it_still_lists(void
     assert_int_equal(w.core->n_quarantined, 0);
 }
 
-#define TEST(name) cmocka_unit_test_setup_teardown(name, begin, end)
+#define TEST(name) cmocka_unit_test_setup_teardown(name, begin, world_teardown)
 
 int core_quarantine_cases(void)
 {

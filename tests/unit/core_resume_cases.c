@@ -10,22 +10,6 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-static struct world w;
-
-static int begin(void **state)
-{
-    (void)state;
-    world_begin(&w);
-    return 0;
-}
-
-static int end(void **state)
-{
-    (void)state;
-    world_end(&w);
-    return 0;
-}
-
 /* What its client knows of a session, across restarts. */
 struct known {
     uint64_t id;
@@ -317,7 +301,7 @@ static void a_move_that_waits_for_it_is_told_to_it(void **state)
     world_check_books(&w);
 }
 
-#define CASE(name) cmocka_unit_test_setup_teardown(name, begin, end)
+#define CASE(name) cmocka_unit_test_setup_teardown(name, world_setup, world_teardown)
 
 int core_resume_cases(void)
 {

@@ -4,20 +4,11 @@
 
 #include <stdlib.h>
 
-static struct world w;
-
 static int begin(void **state)
 {
     (void)state;
     world_begin(&w);
     w.slow = true;
-    return 0;
-}
-
-static int end(void **state)
-{
-    (void)state;
-    world_end(&w);
     return 0;
 }
 
@@ -207,7 +198,7 @@ static void a_stop_while_memory_is_being_closed_loses_nothing_and_tells_nobody(v
     world_check_books(&w);
 }
 
-#define CASE(name) cmocka_unit_test_setup_teardown(name, begin, end)
+#define CASE(name) cmocka_unit_test_setup_teardown(name, begin, world_teardown)
 
 int core_room_cases(void)
 {

@@ -20,22 +20,6 @@
 
 #define GOLDEN "tests/golden/ledger/"
 
-static struct world w;
-
-static int begin(void **state)
-{
-    (void)state;
-    world_begin(&w);
-    return 0;
-}
-
-static int end(void **state)
-{
-    (void)state;
-    world_end(&w);
-    return 0;
-}
-
 /* ---- Files ---- */
 
 struct bytes {
@@ -289,7 +273,7 @@ static void a_rollback_after_an_upgrade_gives_nothing_away_that_is_held(void **s
     world_check_books(&w);
 }
 
-#define CASE(name) cmocka_unit_test_setup_teardown(name, begin, end)
+#define CASE(name) cmocka_unit_test_setup_teardown(name, world_setup, world_teardown)
 
 int core_version_cases(void)
 {

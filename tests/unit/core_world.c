@@ -142,6 +142,22 @@ static void quiet(enum log_level level, const char *field, const char *line)
         fprintf(stderr, "  log %d: %s\n", level, line);
 }
 
+struct world w;
+
+int world_setup(void **state)
+{
+    (void)state;
+    world_begin(&w);
+    return 0;
+}
+
+int world_teardown(void **state)
+{
+    (void)state;
+    world_end(&w);
+    return 0;
+}
+
 void world_begin(struct world *world)
 {
     *world = (struct world){

@@ -56,6 +56,11 @@ struct world {
     struct job_query_reply said; /* of the device */
 };
 
+/* The one that the cases of a file share, new for each. */
+extern struct world w;
+int world_setup(void **state);
+int world_teardown(void **state);
+
 /* With a ledger in a directory of its own. */
 void world_begin(struct world *world);
 /* Frees everything; the books must balance and no fd may be left. */
