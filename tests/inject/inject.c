@@ -132,15 +132,15 @@ static int strike(const char *site, void *caller, const int *errors)
 }
 
 /* For inject_cuda.c: out of memory, not supported, unknown, and an illegal address, after which a context is no good. */
-int inject_cuda_call(const char *name);
-int inject_cuda_call(const char *name)
+int inject_cuda_call(const char *name, void *caller);
+int inject_cuda_call(const char *name, void *caller)
 {
     static const int errors[] = {2, 801, 999, 700, 0};
     uint64_t meant = page ? atomic_load(&page->role) : NOBODY;
 
     if (inside || !((meant == CUDA_WORKER && role == WORKER) || (meant == CUDA_CLIENT && role == CLIENT)))
         return 0;
-    return draw(name, __builtin_return_address(0), errors);
+    return draw(name, caller, errors);
 }
 
 #define ERRORS(...) ((const int[]){__VA_ARGS__, 0})

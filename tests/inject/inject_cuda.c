@@ -8,8 +8,8 @@
 #define STUBS 2048
 #define STUB_BYTES 16
 
-int inject_cuda_call(const char *name);
-int inject_stub(unsigned long i);
+int inject_cuda_call(const char *name, void *caller);
+int inject_stub(unsigned long i, void *caller);
 void *dlsym(void *restrict handle, const char *restrict name);
 
 extern const char inject_stubs[];
@@ -18,8 +18,8 @@ static char names[STUBS][64];
 static unsigned used;
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 
-/* Stub i: its number on the stack, then common ground: all that may carry a parameter is kept, inject_stub asked, and either
- * its answer returned or the real call jumped to. */
+/* Stub i: its number on the stack, above where to return to; then common ground: all that may carry a parameter is kept,
+ * inject_stub asked, and either its answer returned or the real call jumped to. */
 __asm__(".text\n"
         ".p2align 4\n"
         ".globl inject_stubs\n"
@@ -39,6 +39,7 @@ __asm__(".text\n"
         "movups %xmm0, (%rsp); movups %xmm1, 16(%rsp); movups %xmm2, 32(%rsp); movups %xmm3, 48(%rsp)\n"
         "movups %xmm4, 64(%rsp); movups %xmm5, 80(%rsp); movups %xmm6, 96(%rsp); movups %xmm7, 112(%rsp)\n"
         "movq 192(%rsp), %rdi\n"
+        "movq 200(%rsp), %rsi\n"
         "call inject_stub@PLT\n"
         "movl %eax, %r11d\n"
         "movups (%rsp), %xmm0; movups 16(%rsp), %xmm1; movups 32(%rsp), %xmm2; movups 48(%rsp), %xmm3\n"
@@ -54,9 +55,9 @@ __asm__(".text\n"
         "movl %r11d, %eax\n"
         "ret\n");
 
-int inject_stub(unsigned long i)
+int inject_stub(unsigned long i, void *caller)
 {
-    return inject_cuda_call(names[i]);
+    return inject_cuda_call(names[i], caller);
 }
 
 static void *stub_of(const char *name, void *real)

@@ -76,7 +76,7 @@ class Injector:
     def arm(self, role, n, variant):
         page = self.page
         page.role = 0
-        page.n, page.variant, page.count, page.error, page.site = n, variant, 0, 0, b""
+        page.n, page.variant, page.count, page.error, page.caller, page.site, page.module = n, variant, 0, 0, 0, b"", b""
         page.role = ROLES[role]
 
     def disarm(self):
@@ -88,9 +88,8 @@ class Injector:
 
     def where(self):
         page = self.page
-        if page.site.startswith((b"cu", b"nvml")):
-            return f"{page.site.decode()}: {page.error}"
-        what = "short" if page.error == SHORT else os.strerror(page.error)
+        of_driver = page.site.startswith((b"cu", b"nvml"))
+        what = page.error if of_driver else "short" if page.error == SHORT else os.strerror(page.error)
         return f"{page.site.decode()}: {what} at {page.module.decode()}+{page.caller:#x}"
 
 
