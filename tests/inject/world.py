@@ -225,6 +225,12 @@ class World:
                 raise Broken(what)
             time.sleep(0.005)
 
+    def at_last(self, call):
+        """What call gives, tried until it succeeds: a worker that an error of the driver has spoilt may be about to end."""
+        results = []
+        self.wait_for(lambda: results.append(call()) or True, "it still fails without a failure")
+        return results[0]
+
     def close_user(self):
         """The session ends, and leaves the client as it was before it."""
         user = self.user
