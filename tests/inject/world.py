@@ -57,7 +57,7 @@ class Injector:
         self.page = Page.from_buffer(self.memory)
         self.page.trace = int(bool(os.environ.get("HBM_INJECT_TRACE")))
         self.environment = {"LD_PRELOAD": ":".join(LIBRARIES), "HBM_INJECT": str(path),
-                            "ASAN_OPTIONS": os.environ.get("ASAN_OPTIONS", "") + ":verify_asan_link_order=0"}
+                            "ASAN_OPTIONS": os.environ.get("ASAN_OPTIONS", "") + ":verify_asan_link_order=0:print_suppressions=0"}
 
     @contextlib.contextmanager
     def preloaded(self):
