@@ -36,7 +36,7 @@ BENCHES = $(patsubst tests/bench/%.c,$(BUILD)/bench/%,$(wildcard tests/bench/*_b
 CUDA_BENCHES = $(patsubst tests/bench/%.cu,$(BUILD)/bench/%,$(wildcard tests/bench/*_bench.cu))
 WITH_KERNELS = $(call objects,$(PROTO) $(KERNELS)) $(call cuda_objects,$(KERNELS_CU))
 
-$(BUILD)/tests/test_resume: LDFLAGS += -Wl,--wrap=packet_receive
+$(BUILD)/tests/test_resume: LDFLAGS += -Wl,--wrap=packet_receive,--wrap=epoll_wait,--wrap=pthread_cond_timedwait
 
 .SECONDARY:
 .SECONDEXPANSION:

@@ -44,7 +44,8 @@ static bool gather_fds(struct conn_fds *fds, struct packet *packet)
 
 void conn_arm(struct conn *conn, bool on)
 {
-    struct epoll_event event = {.events = on ? EPOLLIN : 0};
+    /* The end is told even to who did not ask, and told again for as long as nobody reads it, but for ONESHOT. */
+    struct epoll_event event = {.events = on ? EPOLLIN : EPOLLONESHOT};
 
     if (conn->state == CONN_UP)
         epoll_ctl(conn->epoll, EPOLL_CTL_MOD, conn->socket, &event);

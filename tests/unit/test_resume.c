@@ -6,9 +6,21 @@
 #include <cmocka.h>
 
 #include <poll.h>
+#include <sys/epoll.h>
 #include <time.h>
 
 #include "tests/unit/fake_daemon.h"
+
+static _Atomic bool slow_end; /* a reader hears late that the daemon is gone */
+static _Atomic unsigned wakeups;
+
+int __real_epoll_wait(int epoll, struct epoll_event *events, int n, int timeout);
+int __wrap_epoll_wait(int epoll, struct epoll_event *events, int n, int timeout);
+int __wrap_epoll_wait(int epoll, struct epoll_event *events, int n, int timeout)
+{
+    wakeups++;
+    return __real_epoll_wait(epoll, events, n, timeout);
+}
 
 /* By --wrap: a reader gets what a dying daemon sent when that is dead. */
 int __real_packet_receive(int socket, struct packet *packet);
@@ -19,6 +31,8 @@ int __wrap_packet_receive(int socket, struct packet *packet)
 
     while (fake.dying)
         usleep(100);
+    if (error && slow_end)
+        usleep(20000);
     return error;
 }
 
@@ -38,6 +52,18 @@ static void daemon_moves(bool away)
     snprintf(here, sizeof(here), "%s/hbmd.sock", fake.dir);
     snprintf(there, sizeof(there), "%s/away.sock", fake.dir);
     MUST(rename(away ? here : there, away ? there : here) == 0);
+}
+
+/* By --wrap: who stands in the door waits so. */
+static _Atomic bool back_when_waited_for;
+
+int __real_pthread_cond_timedwait(pthread_cond_t *cond, pthread_mutex_t *mutex, const struct timespec *until);
+int __wrap_pthread_cond_timedwait(pthread_cond_t *cond, pthread_mutex_t *mutex, const struct timespec *until);
+int __wrap_pthread_cond_timedwait(pthread_cond_t *cond, pthread_mutex_t *mutex, const struct timespec *until)
+{
+    if (atomic_exchange(&back_when_waited_for, false))
+        daemon_moves(false);
+    return __real_pthread_cond_timedwait(cond, mutex, until);
 }
 
 static void daemon_dies(void)
@@ -90,6 +116,21 @@ static void a_session_goes_on_with_what_it_has(void **state)
     assert_int_equal(fake.detached, 1);
     hbm_close(session);
     assert_int_equal(fake.byes, 1);
+}
+
+static void the_thread_is_woken_once_by_an_end_that_a_caller_reads(void **state)
+{
+    hbm_session *session = open_with(0);
+
+    (void)state;
+    unsigned before = wakeups;
+    slow_end = true;
+    fake.cut_at = WIRE_DEVICE;
+    assert_int_equal(ask_device(session), 0);
+    slow_end = false;
+    assert_int_equal(fake.resumes, 1);
+    assert_true(wakeups - before < 100);
+    hbm_close(session);
 }
 
 static void resident_locks_go_on_while_it_is_away(void **state)
@@ -365,6 +406,8 @@ static void what_was_being_built_is_not_asked_for_again(void **state)
     for (unsigned i = 0; i < ARENAS; i++)
         atomic_store(&fake.words[SLOT(i)], LOCKWORD_AWAY);
     fake.cut_after = WIRE_PUBLISH;
+    daemon_moves(true);
+    back_when_waited_for = true; /* with the LOCK of what was granted, and lies elsewhere by now */
     assert_int_equal(hbm_publish_begin(session, &spec, 5000, &model, &must_build), HBM_E_RETRY);
     assert_int_equal(fake.locks, 1);
     assert_int_equal(hbm_publish_begin(session, &spec, 5000, &model, &must_build), 0);
@@ -559,6 +602,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         TEST(a_session_goes_on_with_what_it_has),
+        TEST(the_thread_is_woken_once_by_an_end_that_a_caller_reads),
         TEST(resident_locks_go_on_while_it_is_away),
         TEST(a_lease_detached_meanwhile_is_not_presented),
         TEST(without_reconnecting_a_cut_is_the_end),
