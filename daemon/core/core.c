@@ -76,6 +76,11 @@ struct core *core_free(struct core *core)
         model_free(list_entry(list_first(&core->models), struct model, node));
     while (!list_empty(&core->buffers))
         buffer_free(list_entry(list_first(&core->buffers), struct buffer, node));
+    /* Of a re-adoption that ended half-way: what no buffer came for. */
+    while (!list_empty(&core->arenas))
+        arena_free(list_entry(list_first(&core->arenas), struct arena, node));
+    while (!list_empty(&core->extents))
+        extent_unref(list_entry(list_first(&core->extents), struct extent, node));
     host_pool_clear(core);
     rooms_clear(core);
     while (!list_empty(&core->devices)) {
