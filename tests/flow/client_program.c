@@ -158,6 +158,18 @@ static void attach_id(void)
     leased(error, lease);
 }
 
+/* lockall TIMEOUT: every lease there is, in one call */
+static int lock_all(void)
+{
+    hbm_lease *all[ROOM];
+    unsigned n = 0;
+
+    for (unsigned i = 0; i < ROOM; i++)
+        if (leases[i])
+            all[n++] = leases[i];
+    return hbm_lock_many(all, n, (uint32_t)number(1));
+}
+
 static void detach(int i)
 {
     hbm_lease *lease = leases[i];
@@ -276,10 +288,31 @@ static void cycles(void)
     printf("ok %u %u %ld %ld\n", fds, open_fds(), rss, rss_kib());
 }
 
-/* op offload|restore|decompress SEL TIER FLAGS */
+/* An offload, cancelled at once: it ends well or with CANCELLED, and says how. */
+static void cancelled_offload(void)
+{
+    hbm_op *begun = NULL;
+    int error = hbm_offload(session, words[2], (unsigned)number(3), 0, &begun);
+
+    if (!error)
+        error = hbm_op_cancel(begun);
+    if (!error && (error = hbm_op_wait(begun, 5000, NULL)) == HBM_E_CANCELLED)
+        puts("ok CANCELLED");
+    else
+        answer(error);
+    hbm_op_free(begun);
+}
+
+/* op offload|restore|decompress|copy|cancel SEL TIER FLAGS; copy: compressed, to where compress names it */
 static void op(void)
 {
-    if (!strcmp(words[1], "offload"))
+    struct hbm_compress copy = {.sel = words[2], .codec = HBM_CODEC_FP16, .copy = 1};
+
+    if (!strcmp(words[1], "cancel"))
+        cancelled_offload();
+    else if (!strcmp(words[1], "copy"))
+        answer(hbm_compress(session, &copy, NULL, NULL));
+    else if (!strcmp(words[1], "offload"))
         answer(hbm_offload(session, words[2], (unsigned)number(3), (unsigned)number(4), NULL));
     else if (!strcmp(words[1], "restore"))
         answer(hbm_restore(session, words[2], NULL));
@@ -336,6 +369,8 @@ static void obey(void)
         detach((int)i);
     else if (IS("lock"))
         answer(hbm_lock(leases[i], (uint32_t)number(2)));
+    else if (IS("lockall"))
+        answer(lock_all());
     else if (IS("unlock"))
         answer(hbm_unlock(leases[i], NULL, 0));
     else if (IS("free"))

@@ -6,10 +6,10 @@ import signal
 
 from world import DATA, Broken
 from conftest import Daemon
-from helpers import ProgramError, hash_of, row_of, tier_of
+from helpers import OTHER, Client, Program, ProgramError, as_user, hash_of, let_others_in, row_of, tier_of
+from wire import KEEP, REPLACE, UNLOCKED, WAIT
 
-
-KEEP = 4
+NO_THREAD = 1  # to hbm_open
 FLOWS = {}
 
 
@@ -102,6 +102,88 @@ def lock_of_what_is_away(world, struck):
 
 
 @flow("owner", "worker", "client")
+def lock_of_many(world, struck):
+    user = world.program()
+    user.ask("open", 0)
+    for name in ("in-device", "in-host"):
+        user.attach(name, "rw", UNLOCKED)
+    with struck():
+        user.ask("lockall", 5000)
+    bring_back(world, "in-device")
+    bring_back(world, "in-host", "host")
+
+
+@flow("owner", "worker", "client")
+def lock_of_a_model(world, struck):
+    user = world.program()
+    user.ask("open", 0)
+    index, _ = user.ask("model", "model", "ro", 0, 5000)
+    with struck():
+        user.ask("munlock", index)
+        world.daemon.rpc("hbm.sleep", {"model": "model"})
+        user.ask("mlock", index, 5000)
+    world.close_user()
+    world.at_last(lambda: world.daemon.rpc("hbm.wake", {"model": "model"}))
+
+
+@flow("owner", "worker", "client")
+def safepoint(world, struck):
+    """The daemon wants what is locked."""
+    user = world.program()
+    user.ask("open", 0)
+    user.attach("in-device", "rw")
+    with struck():
+        op = world.daemon.rpc("hbm.offload", {"sel": "in-device", "to": "host", "async": True})["op"]
+        while under_way(world, op):
+            user.ask("safepoint", 5000)
+    bring_back(world, "in-device")
+
+
+@flow("owner", "worker", "client")
+def dispatch(world, struck):
+    """libhbm without a thread of its own."""
+    user = world.program()
+    user.ask("open", NO_THREAD)
+    lease, _, _ = user.attach("in-device", "rw")
+    user.ask("unlock", lease)
+    with struck():
+        op = world.daemon.rpc("hbm.offload", {"sel": "in-device", "to": "host", "async": True})["op"]
+        while under_way(world, op):
+            user.ask("dispatch")
+    bring_back(world, "in-device")
+
+
+def under_way(world, op):
+    """Still, a moment later."""
+    return world.daemon.rpc("hbm.wait", {"op": op, "timeout_seconds": 0.02})["state"] in ("queued", "running")
+
+
+@flow("client")
+def fork(world, struck):
+    """What a child does with the session that it inherited."""
+    user = world.program()
+    user.ask("open", 0)
+    lease, _, _ = user.attach("in-device")
+    with struck():
+        for what in ("use", "detach", "close"):
+            expect(user.ask("fork", what)[0] == "exited", "the child was killed")
+    user.ask("detach", lease)
+
+
+@flow("owner", "worker", "client")
+def operations(world, struck):
+    """A client's own."""
+    user = world.program()
+    user.ask("open", 0)
+    with struck():
+        user.ask("op", "offload", "in-device", 1)
+        user.ask("op", "restore", "in-device")
+        user.ask("op", "copy", "model/layers.0.weight")
+        user.ask("op", "cancel", "in-device", 2)
+    bring_back(world, "in-device")
+
+
+@flow("owner", "worker", "client")
 def publish_and_commit(world, struck):
     user = world.program()
     user.ask("open", 0)
@@ -121,6 +203,40 @@ def publish_and_abort(world, struck):
     with struck():
         index, _ = user.ask("publish", "built", 0, 5000, 2, 1000)
         user.ask("abort", index)
+
+
+@flow("owner", "worker", "client")
+def replace_a_model(world, struck):
+    user = world.program()
+    user.ask("open", 0)
+    publish(world, user, 0)
+    reader, _ = user.ask("model", "built", "ro", 0, 5000)
+    before = world.seen(user, "msum", reader)
+    with struck():
+        publish(world, user, REPLACE)
+    expect(world.seen(user, "msum", reader) == before, "what a reader has of a model changed as it was replaced")
+
+
+def publish(world, user, flags):
+    index, _ = user.ask("publish", "built", flags, 5000, 2, 1000)
+    world.seen(user, "mfill", index, 5 + flags)
+    user.ask("commit", index)
+
+
+@flow("owner", "client")
+def wait_for_a_model(world, struck):
+    user = world.program()
+    user.ask("open", 0)
+    builder = Program(world.client_path, world.daemon)
+    builder.ask("open", 0)
+    index, _ = builder.ask("publish", "built", 0, 5000, 2, 1000)
+    with struck():
+        user.say("model", "built", "ro", WAIT, 1000)
+        try:
+            builder.ask("commit", index)
+        finally:
+            user.hear()
+    builder.end()
 
 
 @flow("owner", "worker", "ctl")
@@ -194,6 +310,15 @@ def offload_to_disk(world, struck):
 
 
 @flow("owner", "worker")
+def cancel(world, struck):
+    with struck():
+        op = world.daemon.rpc("hbm.offload", {"sel": "in-device", "to": "disk", "async": True})["op"]
+        world.daemon.rpc("hbm.cancel", {"op": op})
+        world.daemon.rpc("hbm.wait", {"op": op})
+    bring_back(world, "in-device")
+
+
+@flow("owner", "worker")
 def sleep_and_wake(world, struck):
     with struck():
         world.daemon.rpc("hbm.sleep", {"model": "model", "to": "host"})
@@ -207,6 +332,22 @@ def hash_everything(world, struck):
         it.hashes = hash_of(world.daemon, "*")
     if it.done:
         expect(it.hashes == world.hashes, "wrong hashes")
+
+
+@flow("owner", "worker")
+def private_copy(world, struck):
+    """For another user, who may read."""
+    user = world.program()
+    user.ask("open", 0)
+    user.alloc("common", 100000, KEEP, 0o644)
+    let_others_in(world.daemon)
+    with as_user(OTHER):
+        link = Client(world.daemon.socket)
+    with link:
+        link.hello()
+        with struck():
+            _, fd = link.attach(f"~{os.geteuid()}/common")
+            os.close(fd)
 
 
 @flow("owner", "worker", "client")
@@ -246,12 +387,14 @@ def kick(world, struck):
 @flow("owner")
 def rpc(world, struck):
     with struck():
-        for method in ("hbm.status", "hbm.ls", "hbm.events", "hbm.models", "hbm.sessions", "hbm.ops", "hbm.config", "rpc.discover"):
+        for method in ("hbm.status", "hbm.ls", "hbm.events", "hbm.models", "hbm.sessions", "hbm.ops", "hbm.config",
+                       "hbm.accounts", "hbm.devices", "hbm.who", "hbm.subscribe", "rpc.discover"):
             world.daemon.rpc(method)
-        world.daemon.rpc("hbm.show", {"sel": "*"})
+        for method in ("hbm.show", "hbm.why_not_free"):
+            world.daemon.rpc(method, {"sel": "*"})
         world.daemon.rpc("hbm.rename", {"name": "in-host", "to": "renamed"})
     if "renamed" in hash_of(world.daemon, "*"):
-        world.daemon.rpc("hbm.rename", {"name": "renamed", "to": "in-host"})
+        world.at_last(lambda: world.daemon.rpc("hbm.rename", {"name": "renamed", "to": "in-host"}))
 
 
 @flow("owner", "worker")
@@ -261,6 +404,20 @@ def worker_restart(world, struck):
         os.kill(old, signal.SIGKILL)
         world.wait_for(lambda: has_other_worker(world, old), "no worker comes back")
     world.wait_for(lambda: has_other_worker(world, old), "no worker comes back")
+    world.worn = True
+
+
+@flow("owner", "ctl")
+def drain(world, struck):
+    """Until the daemon is another."""
+    with struck():
+        world.ctl("drain", "--verbose")
+    old = world.daemon.pid
+    os.kill(old, signal.SIGKILL)
+    world.wait_for(lambda: world.daemon.pid != old and world.serving()["state"] == "ready", "no daemon comes back")
+    bring_back(world, "in-device")
+    for model in ("model", "coded"):
+        world.at_last(lambda: world.daemon.rpc("hbm.wake", {"model": model}))
     world.worn = True
 
 
@@ -295,18 +452,28 @@ def reload(world, struck):
 
 @flow("owner", "worker")
 def start_and_stop(world, struck):
-    """Of another daemon. It may end at once, saying why."""
-    other = Daemon()
+    start_and_stop_of(world, struck, Daemon())
+
+
+@flow("keeper")
+def supervised_start_and_stop(world, struck):
+    start_and_stop_of(world, struck, Daemon(supervise=True))
+
+
+def start_and_stop_of(world, struck, other):
+    """It may end at once, saying why."""
     try:
         with struck():
             with world.injector.preloaded():
                 other.process = other.launch()
             world.wait_for(lambda: other.process.poll() is not None or serves(other), "it neither serves nor ends")
-        if other.process.poll() is not None:
-            # Of its own failures at the start libuv says nothing.
-            by_libuv = other.process.returncode == -signal.SIGABRT and world.injector.page.module.startswith(b"libuv")
-            expect(by_libuv or other.process.returncode == 1 and "error: " in other.log,
-                   f"it ended with {other.process.returncode}:\n{other.log}")
+            other.stop()
+        status = other.process.poll()
+        if status:
+            # Of its own failures at the start libuv says nothing; and glibc ends who lacks memory for a thread's data.
+            by_libuv = status == -signal.SIGABRT and world.injector.page.module.startswith(b"libuv")
+            by_glibc = status == 127 and "thread-local data" in other.log
+            expect(by_libuv or by_glibc or status == 1 and "error: " in other.log, f"it ended with {status}:\n{other.log}")
             other.expect_death = True
     finally:
         other.close()
@@ -316,11 +483,46 @@ def serves(daemon):
     return all(device["state"] == "ready" for device in daemon.rpc("hbm.devices"))
 
 
-@flow("ctl")
-def screens(world, struck):
-    with struck():
-        for words in (["status"], ["ls"], ["--json", "ls"], ["show", "in-host"], ["events"], ["ops"]):
+def screen(*words):
+    @flow("ctl")
+    def show(world, struck):
+        with struck():
             world.ctl(*words)
+    FLOWS["ctl_" + "_".join(words).replace("-", "_")] = FLOWS.pop("show")
+
+
+for each in ("status", "devices", "who", "models", "sessions", "accounts", "ops", "ls", "--json ls", "show *", "why-not-free *",
+             "hash model:model", "attach in-device", "attach model:model", "attach group:model/layers.0", "events", "config",
+             "rpc hbm.status", "help", "help load"):
+    screen(*each.split())
+
+
+@flow("ctl")
+def ctl_changes(world, struck):
+    """That are one call."""
+    user = world.program()
+    user.ask("open", 0)
+    user.alloc("fresh", 100000, KEEP)
+    publish(world, user, 0)
+    user.ask("detach", 0)
+    session = world.daemon.rpc("hbm.sessions")[0]["session"]
+    with struck():
+        world.ctl("rename", "fresh", "fresher")
+        world.ctl("free", "fresher")
+        world.ctl("rm", "built")
+        world.ctl("kick", session)
+
+
+@flow("ctl")
+def ctl_operations(world, struck):
+    with struck():
+        op = world.ctl("offload", "in-device", "--to", "host", "--async").strip()
+        world.ctl("wait", op)
+        world.ctl("cancel", op)
+        world.ctl("restore", "in-device", "--verbose")
+        world.ctl("compress", "model/layers.0.weight", "--codec", "int8", "--mode", "copy", "--as", "copy")
+        world.ctl("decompress", "copy")
+    bring_back(world, "in-device")
 
 
 def bring_back(world, name, tier="device"):
