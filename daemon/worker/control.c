@@ -9,10 +9,10 @@
 #include "daemon/worker/channel.h"
 #include "daemon/worker/check.h"
 #include "daemon/worker/cipher.h"
+#include "daemon/worker/crew.h"
 #include "daemon/worker/device.h"
 #include "daemon/worker/fault.h"
 #include "daemon/worker/job.h"
-#include "daemon/worker/queue.h"
 #include "daemon/worker/staging.h"
 
 #define DRAIN_SECONDS 2
@@ -22,16 +22,17 @@
  * job maps and unmaps while the other's bytes are on the link. Clients' files have two, and none with our own spill
  * files: theirs may lie where nobody answers. Everywhere else one job runs at a time. */
 enum engine { UP, DOWN, COMPUTE, DISK, FILES, ADMIN, WATCH, ENGINES };
-static const unsigned threads_of[ENGINES] = {
+static const unsigned jobs_of[ENGINES] = {
     [UP] = 2, [DOWN] = 2, [COMPUTE] = 1, [DISK] = 1, [FILES] = 2, [ADMIN] = 1, [WATCH] = 1};
 
 static struct control {
     struct channel channel;
-    struct queue queues[ENGINES];
+    struct crew crew;
     pthread_mutex_t mutex;
     pthread_cond_t changed;
-    struct list alive; /* jobs not answered yet */
-    unsigned running;  /* jobs not freed yet */
+    struct list alive;  /* jobs not answered yet */
+    unsigned running;   /* jobs not freed yet */
+    unsigned releasing; /* jobs answered that still have something mapped */
     bool started;
     char state_dir[sizeof(((struct job_start_request *)0)->state_dir)];
 } control = {
@@ -46,7 +47,7 @@ static enum engine engine_of_copy(const struct job_copy_request *r)
     return from_host == to_host ? COMPUTE : from_host ? UP : DOWN;
 }
 
-static enum engine engine_of(const struct job *job)
+static unsigned engine_of(const struct job *job)
 {
     switch (job->opcode) {
     case JOB_COPY:
@@ -88,6 +89,15 @@ static void with_memory(struct job *job, void (*run)(struct job *))
     device_leave();
 }
 
+/* Who makes something, or counts what is free, must not meet what an answered job still holds. */
+static void wait_for_releases(void)
+{
+    pthread_mutex_lock(&control.mutex);
+    while (control.releasing)
+        pthread_cond_wait(&control.changed, &control.mutex);
+    pthread_mutex_unlock(&control.mutex);
+}
+
 static void perform(struct job *job)
 {
     switch (job->opcode) {
@@ -95,6 +105,7 @@ static void perform(struct job *job)
         start(job);
         break;
     case JOB_CREATE:
+        wait_for_releases();
         job_create(job, control.state_dir);
         break;
     case JOB_DESTROY:
@@ -116,6 +127,7 @@ static void perform(struct job *job)
         with_memory(job, job_file);
         break;
     case JOB_QUERY:
+        wait_for_releases();
         device_query(&job->reply.query, &job->failure);
         break;
     case JOB_CLIENTS:
@@ -124,24 +136,50 @@ static void perform(struct job *job)
     }
 }
 
+static void answer(struct job *job)
+{
+    pthread_mutex_lock(&control.mutex);
+    list_unlink(&job->alive);
+    pthread_mutex_unlock(&control.mutex);
+    channel_reply(&control.channel, job);
+}
+
+void control_answer(struct job *job)
+{
+    pthread_mutex_lock(&control.mutex);
+    control.releasing++;
+    pthread_mutex_unlock(&control.mutex);
+    job->answered = true;
+    answer(job);
+}
+
+/* The one that met the error says so first: it ends this process, or the last one that has an answer to give. */
+static bool may_end(const struct job *job)
+{
+    pthread_mutex_lock(&control.mutex);
+    bool last = control.running == 1;
+    pthread_mutex_unlock(&control.mutex);
+    return job->failure.error || last;
+}
+
 static void run(struct job *job)
 {
     if (!fault_strike(job->opcode, &job->failure))
         perform(job);
     /* Before the reply: an owner that counts what is free must not see what this job still holds. */
     job_close_fds(job);
-    pthread_mutex_lock(&control.mutex);
-    list_unlink(&job->alive);
-    pthread_mutex_unlock(&control.mutex);
-    channel_reply(&control.channel, job);
-    if (device_spoilt() || fault_spoilt()) {
+    if (!job->answered)
+        answer(job);
+    if ((device_spoilt() || fault_spoilt()) && may_end(job)) {
         log_error("a device error has spoilt this worker: it ends, the owner starts another");
         _exit(EXIT_SPOILT);
     }
+    bool was_releasing = job->answered;
     job_free(job);
     pthread_mutex_lock(&control.mutex);
+    control.releasing -= was_releasing;
     control.running--;
-    pthread_cond_signal(&control.changed);
+    pthread_cond_broadcast(&control.changed);
     pthread_mutex_unlock(&control.mutex);
 }
 
@@ -173,28 +211,28 @@ static bool enlist(struct job *job)
     return fresh;
 }
 
-static void accept_job(struct packet *packet)
+/* NULL: it is answered. */
+static struct job *accept_job(struct packet *packet)
 {
     struct job *job = job_new(&control.channel, packet);
 
     if (!job) {
         channel_refuse(&control.channel, packet->header.opcode, packet->header.serial, HBM_E_SYSTEM,
                        "out of memory for a job");
-        return;
+        return NULL;
     }
     if (!enlist(job)) {
         channel_refuse(&control.channel, job->opcode, job->serial, HBM_E_BAD_REQUEST,
                        "a job of that serial is running");
-        job_free(job);
-        return;
+        return job_free(job);
     }
-    if (job->opcode == JOB_START)
-        run(job); /* here: nothing else can run before it has picked the device */
-    else
-        queue_push(&control.queues[engine_of(job)], job);
+    if (job->opcode != JOB_START)
+        return job;
+    run(job); /* here: nothing else can run before it has picked the device */
+    return NULL;
 }
 
-static void handle(struct packet *packet)
+static struct job *handle(struct packet *packet)
 {
     struct failure failure = {0};
     const struct packet_header *header = &packet->header;
@@ -214,7 +252,28 @@ static void handle(struct packet *packet)
         if (request.serial)
             cancel(request.serial);
     } else
-        accept_job(packet);
+        return accept_job(packet);
+    return NULL;
+}
+
+static bool receive(struct job **job)
+{
+    static struct packet packet; /* of the one who receives */
+    int error;
+
+    packet.header = (struct packet_header){0};
+    error = packet_receive(control.channel.fd, &packet);
+    if (!error)
+        *job = handle(&packet);
+    else if (error == -ENOMEM || error == -ENOBUFS)
+        nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL); /* the kernel's want passes; the packet is still there */
+    else if (error != -EPROTO && error != -EMFILE)
+        return false;
+    else if (packet.header.serial)
+        channel_refuse(&control.channel, packet.header.opcode, packet.header.serial,
+                       error == -EMFILE ? HBM_E_LIMIT : HBM_E_BAD_REQUEST,
+                       error == -EMFILE ? "the worker has no room for more descriptors" : "the packet is malformed");
+    return true;
 }
 
 /* Nobody waits for the jobs any more, but ending them properly lets the disk and the driver settle. */
@@ -236,38 +295,16 @@ static bool drain(void)
 
 int control_serve(int fd)
 {
-    static struct packet packet;
-
     channel_init(&control.channel, fd);
-    for (unsigned i = 0; i < ENGINES; i++)
-        if (queue_start(&control.queues[i], threads_of[i], run) < 0) {
-            log_error("no threads can be started");
-            return 1;
-        }
-    for (;;) {
-        packet.header = (struct packet_header){0};
-        int error = packet_receive(fd, &packet);
-
-        if (error == -EPROTO || error == -EMFILE) {
-            if (packet.header.serial)
-                channel_refuse(&control.channel, packet.header.opcode, packet.header.serial,
-                               error == -EMFILE ? HBM_E_LIMIT : HBM_E_BAD_REQUEST,
-                               error == -EMFILE ? "the worker has no room for more descriptors"
-                                                : "the packet is malformed");
-            continue;
-        }
-        if (error == -ENOMEM || error == -ENOBUFS) {
-            nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL); /* the kernel's want passes; the packet is still there */
-            continue;
-        }
-        if (error)
-            break;
-        handle(&packet);
+    control.crew = (struct crew){.receive = receive, .engine_of = engine_of, .run = run};
+    if (crew_start(&control.crew, jobs_of, ENGINES) < 0) {
+        log_error("no threads can be started");
+        return 1;
     }
+    crew_wait(&control.crew);
     if (!drain())
         _exit(0);
-    for (unsigned i = 0; i < ENGINES; i++)
-        queue_stop(&control.queues[i]);
+    crew_join(&control.crew);
     staging_drop();
     return 0;
 }

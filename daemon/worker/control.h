@@ -1,5 +1,10 @@
-/* The control thread: reads packets, refuses or queues them, never waits for work. */
+/* Reads packets, refuses them or has their jobs done. */
 #pragma once
+
+struct job;
 
 /* Serves until the owner closes its end; the exit code. */
 int control_serve(int fd);
+/* Answers a job that has gone well before its thread has put away what it used: that takes the driver as long as the
+ * way to the owner and its client. Any thread, once a job. */
+void control_answer(struct job *job);

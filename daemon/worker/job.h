@@ -13,7 +13,7 @@
 struct channel;
 
 struct job {
-    struct list queued; /* in a queue, until a thread takes it */
+    struct list queued; /* for its engine, until a thread takes it */
     struct list alive;  /* in the control's list, until it is answered */
     struct channel *channel;
     uint32_t opcode, serial;
@@ -25,19 +25,23 @@ struct job {
     union job_reply reply;
     int reply_fd;
     struct failure failure;
+    bool answered; /* before it has ended: control_answer() */
 };
 
 /* Takes the packet's fds, whatever it returns. NULL: out of memory. */
 struct job *job_new(struct channel *channel, struct packet *packet);
 struct job *job_free(struct job *job);
+/* Those that came with it; of a failed one, also what would have gone out. */
 void job_close_fds(struct job *job);
 /* HBM_E_CANCELLED once the owner has asked for it; long jobs look between chunks. */
 int job_poll(struct job *job, struct failure *failure);
 /* So many bytes more are done; tells the owner now and then. Any thread. */
 void job_advance(struct job *job, uint64_t bytes);
+/* Tells how far it is now: an owner that sleeps is awake when the answer comes. */
+void job_tell(struct job *job);
 uint64_t monotonic_ns(void);
 
-/* The jobs, each in the thread of its queue. They leave the outcome in job->reply and job->failure. */
+/* The jobs, each in one thread. They leave the outcome in job->reply and job->failure. */
 void job_copy(struct job *job);
 void job_hash(struct job *job);
 void job_file(struct job *job);
