@@ -1,14 +1,20 @@
 /* What comes from the daemon: replies to their calls, events to whoever acts on them, and the end. */
 #include <errno.h>
+#include <poll.h>
+#include <sched.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
+#include <time.h>
 
 #include "client/lib/conn_internal.h"
 #include "client/lib/error.h"
 #include "client/lib/util.h"
 #include "proto/table.h"
+
+/* A daemon with nothing else to do answers sooner than a thread falls asleep and wakes up. */
+#define LOOK_NS 30000
 
 int conn_take_fd(struct conn_fds *fds, unsigned i)
 {
@@ -196,12 +202,30 @@ bool conn_lacks_memory(int error)
     return true;
 }
 
+static int64_t now_ns(void)
+{
+    struct timespec now;
+
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return now.tv_sec * INT64_C(1000000000) + now.tv_nsec;
+}
+
+static void look_for_a_moment(int socket)
+{
+    struct pollfd ready = {.fd = socket, .events = POLLIN};
+    int64_t until = now_ns() + LOOK_NS;
+
+    while (poll(&ready, 1, 0) == 0 && now_ns() < until)
+        sched_yield(); /* the daemon may have no other processor than this one */
+}
+
 void conn_read_one(struct conn *conn)
 {
     struct packet packet;
 
     conn->reading = true;
     pthread_mutex_unlock(&conn->mutex);
+    look_for_a_moment(conn->socket);
     packet.header = (struct packet_header){0};
     int error = packet_receive(conn->socket, &packet);
     bool later = conn_lacks_memory(error); /* the packet is still there */
