@@ -78,7 +78,11 @@ static inline int driver_export(const struct cuda_driver *driver, size_t size)
     CUmemGenericAllocationHandle handle;
     int fd = -1;
 
-    driver_must(driver_more.create(&handle, size, &prop, 0), "cuMemCreate");
+    prop.flags.rdma = 1; /* as the daemon's, where the device has it */
+    if (driver_more.create(&handle, size, &prop, 0)) {
+        prop.flags.rdma = 0;
+        driver_must(driver_more.create(&handle, size, &prop, 0), "cuMemCreate");
+    }
     driver_must(driver_more.export(&fd, handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0), "cuMemExportToShareableHandle");
     driver_must(driver->release(handle), "cuMemRelease");
     return fd;
