@@ -52,6 +52,7 @@ struct job_spill_key {
 
 #define JOB_CHECKSUM 1u
 #define JOB_VERIFY 2u
+#define JOB_MAKE_TARGET 4u
 
 #define JOB_FIELD(type, name) type name;
 #define JOB_ARRAY(type, name, count) type name[count];

@@ -100,6 +100,11 @@ int extent_fd_for(struct extent *extent, enum hbm_access access, int *fd)
     return *fd < 0 ? *fd : 0;
 }
 
+bool extent_is_made(const struct extent *extent)
+{
+    return extent->kind != JOB_EXTENT_DEVICE || extent->fd >= 0;
+}
+
 void extent_describe(const struct extent *extent, struct job *job, struct job_extent *wire)
 {
     job->share = account_share(extent->account); /* of several the last: who pays for the target */

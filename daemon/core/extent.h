@@ -34,6 +34,8 @@ struct extent *extent_ref(struct extent *extent);
 struct extent *extent_unref(struct extent *extent);
 /* What a client maps for that access; the fd stays the extent's, and is -1 for cuda-ipc. 0 or -errno. */
 int extent_fd_for(struct extent *extent, enum hbm_access access, int *fd);
+/* False of device memory that the job which fills it is still to make. */
+bool extent_is_made(const struct extent *extent);
 /* How jobs name it; the fd, if any, goes to job->fds in the same order. */
 void extent_describe(const struct extent *extent, struct job *job, struct job_extent *wire);
 /* The fd store's name of an extent: "x-ID-UID-SIZE", in hex: all names share one environment string. */
@@ -49,7 +51,9 @@ struct extent_create {
     enum job_extent_kind kind;
     uint64_t size; /* rounded up to the device's granularity (disk: 4096) by extent_create_start */
     uint32_t wait_ms;
-    bool reuse; /* every byte will be written before anyone reads: what the account let go of before will do */
+    /* One COPY writes every byte before anyone reads: of host memory, what the account let go of before will do; device
+     * memory is made by that job, and the extent has no fd until extent_create_finish. */
+    bool filled_at_once;
     void (*done)(struct extent_create *create);
     void *context; /* the caller's */
     int error;
@@ -66,6 +70,8 @@ struct extent_create {
 };
 /* create->done follows exactly once, possibly before this returns. */
 void extent_create_start(struct extent_create *create);
+/* The job that was to make create->extent has: takes the fd; done follows once more, as for a new one. */
+void extent_create_finish(struct extent_create *create, int fd);
 /* done still follows, with CANCELLED unless it was too late. */
 void extent_create_cancel(struct extent_create *create);
 /* Memory came free: tries those that wait, oldest first. Fired by core->memory_timer, never from within a release. */

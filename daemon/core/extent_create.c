@@ -29,7 +29,7 @@ static int take_room(struct extent_create *create)
     int error = account_charge(create->account, (enum account_thing)create->tier, create->size, create->detail);
     if (error)
         return error;
-    if (create->reuse && host_pool_take(create))
+    if (create->filled_at_once && host_pool_take(create))
         return 0;
     if (create->tier == HBM_TIER_HOST)
         host_pool_make_room(create->core, device, create->size);
@@ -96,8 +96,8 @@ static void give_to_store(struct extent_create *create)
     create->core->env.store(create->core->env.context, &create->store);
 }
 
-/* Takes the fd. */
-static void make_extent(struct extent_create *create, int fd, uint64_t token)
+/* Takes the fd. False: it has ended with an error. */
+static bool make_extent(struct extent_create *create, int fd, uint64_t token)
 {
     struct extent *extent =
         extent_new(create->core, 0, create->device, create->account, create->tier, create->kind, create->size, fd);
@@ -106,7 +106,7 @@ static void make_extent(struct extent_create *create, int fd, uint64_t token)
         fd_close(fd);
         snprintf(create->detail, sizeof(create->detail), "the owner is out of memory for its own tables");
         create_fail(create, HBM_E_NO_MEMORY);
-        return;
+        return false;
     }
     if (token)
         extent->token = token;
@@ -114,7 +114,7 @@ static void make_extent(struct extent_create *create, int fd, uint64_t token)
         extent->spill_key = create->core->spill_key;
     memcpy(extent->ipc_handle, create->job.reply.create.ipc_handle, sizeof(extent->ipc_handle));
     create->extent = extent;
-    give_to_store(create);
+    return true;
 }
 
 static void submit_create(struct extent_create *create);
@@ -157,7 +157,8 @@ static void create_made(struct job *job)
         create_fail(create, HBM_E_INTERNAL);
         return;
     }
-    make_extent(create, TAKE_FD(fd), job->reply.create.token);
+    if (make_extent(create, TAKE_FD(fd), job->reply.create.token))
+        give_to_store(create);
 }
 
 static void submit_create(struct extent_create *create)
@@ -170,22 +171,25 @@ static void submit_create(struct extent_create *create)
     create->core->env.submit(create->core->env.context, &create->job);
 }
 
-static void create_from_pool(struct timer *timer)
-{
-    struct extent_create *create = container_of(timer, struct extent_create, timer);
-
-    make_extent(create, TAKE_FD(create->pooled_fd), create->pooled_token);
-}
-
 static void make(struct extent_create *create)
 {
-    if (create->pooled_fd < 0) {
+    if (create->pooled_fd >= 0) {
+        if (make_extent(create, TAKE_FD(create->pooled_fd), create->pooled_token))
+            give_to_store(create);
+    } else if (create->filled_at_once && create->kind == JOB_EXTENT_DEVICE) {
+        if (make_extent(create, -1, 0))
+            create_end(create, 0);
+    } else {
         submit_create(create);
-        return;
     }
-    /* From the loop, like any other: a row of arenas would recurse otherwise. */
-    create->timer.fire = create_from_pool;
-    timer_arm(create->core, &create->timer, 0);
+}
+
+void extent_create_finish(struct extent_create *create, int fd)
+{
+    create->extent->fd = fd;
+    create->cancelled = false;
+    create->error = 0;
+    give_to_store(create);
 }
 
 static void create_waited_out(struct timer *timer)

@@ -50,6 +50,8 @@ static void describe_copy(struct job *job, const struct plan *plan, const struct
     copy->source_offset = step->source_offset;
     copy->target_offset = step->target_offset;
     copy->bytes = step->bytes;
+    if (!extent_is_made(plan->target))
+        copy->flags |= JOB_MAKE_TARGET;
     if (!is_whole(plan, step))
         return;
     /* Hashing costs a pass over host memory: copies that stay on the device, where clients write, have no checksum.

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "daemon/base/cleanup.h"
 #include "daemon/core/commit.h"
 #include "daemon/core/health.h"
 #include "daemon/core/hold.h"
@@ -37,17 +38,52 @@ static void finish(struct transition *transition, int error)
 
 static void take_step(struct transition *transition);
 
+/* The reason it was called off for stands, whatever the job says. */
+static void finish_cancelled(struct transition *transition)
+{
+    finish(transition, transition_refuse(transition, HBM_E_CANCELLED, "%s", transition->why));
+}
+
+static void target_kept(struct extent_create *create)
+{
+    struct transition *transition = container_of(create, struct transition, create);
+
+    transition->plans[transition->at].target = create->extent;
+    transition->phase = TRANSITION_STEPPING;
+    if (transition->cancelled)
+        finish_cancelled(transition);
+    else if (create->error)
+        finish(transition, transition_refuse(transition, create->error, "%s", create->detail));
+    else
+        take_step(transition);
+}
+
+/* The step has made the memory that it filled. Takes the fd. */
+static void keep_target(struct transition *transition, struct plan *plan, int fd)
+{
+    transition->phase = TRANSITION_CREATING;
+    transition->create.extent = TAKE_PTR(plan->target);
+    transition->create.done = target_kept;
+    extent_create_finish(&transition->create, fd);
+}
+
 static void step_done(struct job *job)
 {
     struct transition *transition = container_of(job, struct transition, job);
+    struct plan *plan = &transition->plans[transition->at];
+    _cleanup_fd_ int made = TAKE_FD(job->reply_fd);
     int error = steps_book(transition);
 
-    if (transition->cancelled) /* the reason it was called off for stands, whatever the job says */
-        finish(transition, transition_refuse(transition, HBM_E_CANCELLED, "%s", transition->why));
+    if (transition->cancelled)
+        finish_cancelled(transition);
     else if (error)
         finish(transition, error);
-    else
+    else if (extent_is_made(plan->target))
         take_step(transition);
+    else if (made < 0)
+        finish(transition, transition_refuse(transition, HBM_E_INTERNAL, "the worker sent no memory for what it copied"));
+    else
+        keep_target(transition, plan, TAKE_FD(made));
 }
 
 static int commit(struct transition *transition)
@@ -117,11 +153,12 @@ static void ask_to_let_go(struct transition *transition)
 
 /* ---- New extents ---- */
 
-static void create_next(struct transition *transition);
+static void create_rest(struct transition *transition);
 
-static void created(struct extent_create *create)
+/* False: that was its end. */
+static bool take_created(struct transition *transition)
 {
-    struct transition *transition = container_of(create, struct transition, create);
+    const struct extent_create *create = &transition->create;
 
     transition->plans[transition->at].target = create->extent;
     if (transition->cancelled)
@@ -130,8 +167,18 @@ static void created(struct extent_create *create)
         finish(transition, transition_refuse(transition, create->error, "%s", create->detail));
     else {
         transition->at++;
-        create_next(transition);
+        return true;
     }
+    return false;
+}
+
+static void created(struct extent_create *create)
+{
+    struct transition *transition = container_of(create, struct transition, create);
+
+    transition->created = true;
+    if (!transition->starting && take_created(transition))
+        create_rest(transition);
 }
 
 static enum job_extent_kind kind_of(const struct transition *transition, const struct plan *plan)
@@ -151,13 +198,10 @@ static bool is_whole_copy(const struct plan *plan)
     return plan->n_steps == 1 && plan->steps[0].kind == STEP_COPY && plan->steps[0].bytes == plan->size;
 }
 
-static void create_next(struct transition *transition)
+static void create_one(struct transition *transition)
 {
-    if (transition->at == transition->n) {
-        ask_to_let_go(transition);
-        return;
-    }
     const struct plan *plan = &transition->plans[transition->at];
+
     transition->create = (struct extent_create){
         .core = transition->core,
         .device = plan->source->device,
@@ -166,10 +210,24 @@ static void create_next(struct transition *transition)
         .kind = kind_of(transition, plan),
         .size = plan->size,
         .wait_ms = transition->memory_wait_ms,
-        .reuse = is_whole_copy(plan),
+        .filled_at_once = is_whole_copy(plan),
         .done = created,
     };
+    transition->created = false;
+    transition->starting = true;
     extent_create_start(&transition->create);
+    transition->starting = false;
+}
+
+/* A row of arenas whose memory is there at once must not recurse. */
+static void create_rest(struct transition *transition)
+{
+    while (transition->at < transition->n) {
+        create_one(transition);
+        if (!transition->created || !take_created(transition))
+            return;
+    }
+    ask_to_let_go(transition);
 }
 
 /* ---- The start ---- */
@@ -231,7 +289,7 @@ void transition_start(struct transition *transition)
     if (error)
         finish(transition, error);
     else
-        create_next(transition);
+        create_rest(transition);
 }
 
 void transition_cancel(struct transition *transition, const char *why)

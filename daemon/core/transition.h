@@ -68,7 +68,8 @@ struct transition {
     /* own */
     size_t at, step, reclaims;
     int reclaim_error;
-    bool asking; /* inside the loop that asks all clients */
+    bool asking;            /* inside the loop that asks all clients */
+    bool starting, created; /* a creation, and it has ended */
     char why[128];
     struct extent_create create;
     struct job job;

@@ -36,6 +36,8 @@ static int check_text(const char *text, size_t size, const char *what, struct fa
 
 static int check_copy(const struct job_copy_request *r, unsigned *fds, struct failure *failure)
 {
+    if (r->flags & ~(JOB_CHECKSUM | JOB_VERIFY | JOB_MAKE_TARGET))
+        return BAD("unknown flags %#x", r->flags);
     if (check_extent(&r->source, fds, failure) || check_extent(&r->target, fds, failure) ||
         check_range(&r->source, r->source_offset, r->bytes, failure) ||
         check_range(&r->target, r->target_offset, r->bytes, failure))
@@ -43,7 +45,10 @@ static int check_copy(const struct job_copy_request *r, unsigned *fds, struct fa
     if (r->target.kind == JOB_EXTENT_DISK && (r->target_offset % DISK_ALIGN || r->bytes % DISK_ALIGN))
         return BAD("%llu bytes at %llu of a disk extent are no whole blocks", (unsigned long long)r->bytes,
                    (unsigned long long)r->target_offset);
-    return r->flags & ~(JOB_CHECKSUM | JOB_VERIFY) ? BAD("unknown flags %#x", r->flags) : 0;
+    if (!(r->flags & JOB_MAKE_TARGET))
+        return 0;
+    --*fds;
+    return r->target.kind == JOB_EXTENT_DEVICE ? 0 : BAD("a copy makes no target of kind %u", r->target.kind);
 }
 
 static int check_file(const struct job_file_request *r, unsigned *fds, struct failure *failure)

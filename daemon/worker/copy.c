@@ -2,6 +2,7 @@
 #include <stdlib.h>
 
 #include "daemon/base/cleanup.h"
+#include "daemon/worker/control.h"
 #include "daemon/worker/job.h"
 #include "daemon/worker/side.h"
 #include "daemon/worker/staging.h"
@@ -94,21 +95,31 @@ static int move_and_check(struct copy *copy, struct failure *failure)
     return 0;
 }
 
+static int open_target(struct copy *copy, unsigned fd, struct failure *failure)
+{
+    const struct job_copy_request *r = copy->request;
+
+    if (r->flags & JOB_MAKE_TARGET)
+        return side_make(&copy->target, &r->target, &copy->job->reply_fd, failure);
+    return side_open(&copy->target, &r->target, r->target.kind == JOB_EXTENT_CUDA_IPC ? -1 : copy->job->fds[fd], true,
+                     failure);
+}
+
 void job_copy(struct job *job)
 {
     const struct job_copy_request *r = &job->request.copy;
     struct copy copy = {.job = job, .request = r};
-    unsigned next = 0;
     uint64_t start = monotonic_ns();
-    int source_fd = r->source.kind == JOB_EXTENT_CUDA_IPC ? -1 : job->fds[next++];
-    int target_fd = r->target.kind == JOB_EXTENT_CUDA_IPC ? -1 : job->fds[next];
+    bool has_fd = r->source.kind != JOB_EXTENT_CUDA_IPC;
 
-    if (side_open(&copy.source, &r->source, source_fd, false, &job->failure))
+    if (side_open(&copy.source, &r->source, has_fd ? job->fds[0] : -1, false, &job->failure))
         return;
-    if (!side_open(&copy.target, &r->target, target_fd, true, &job->failure)) {
+    if (!open_target(&copy, has_fd, &job->failure)) {
         move_and_check(&copy, &job->failure);
+        job->reply.copy.nanoseconds = monotonic_ns() - start;
+        if (!job->failure.error)
+            control_answer(job);
         side_close(&copy.target);
     }
     side_close(&copy.source);
-    job->reply.copy.nanoseconds = monotonic_ns() - start;
 }

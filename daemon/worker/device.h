@@ -41,6 +41,8 @@ struct view {
 };
 /* A host extent with a token may stay mapped here after device_unmap. */
 int device_map(const struct job_extent *extent, int fd, struct view *view, struct failure *failure);
+/* device_create and device_map in one, of kind DEVICE: on a GPU the way by the fd takes as long as the mapping. */
+int device_make(const struct job_extent *extent, struct view *view, int *fd, struct failure *failure);
 void device_unmap(struct view *view);
 
 /* Copies with a device address on at least one side are queued and may be waited for by a mark. */
@@ -54,6 +56,8 @@ int device_copy(enum device_stream stream, void *target, const void *source, siz
 /* Again, of any stream: who waits for the mark from now on waits for this; who was told to wait before does not. */
 int device_mark(enum device_stream stream, struct device_mark *mark, struct failure *failure);
 int device_wait(struct device_mark *mark, struct failure *failure);
+/* The same, of what is about to be done: looks again and again for a moment before it sleeps. */
+int device_wait_soon(struct device_mark *mark, struct failure *failure);
 /* After a failure or cancel: nothing of that stream touches memory any more. */
 void device_drain(enum device_stream stream);
 

@@ -47,6 +47,8 @@ void job_close_fds(struct job *job)
     for (unsigned i = 0; i < job->n_fds; i++)
         job->fds[i] = fd_close(job->fds[i]);
     job->n_fds = 0;
+    if (job->failure.error) /* what it made by then is nobody's */
+        job->reply_fd = fd_close(job->reply_fd);
 }
 
 struct job *job_free(struct job *job)
@@ -65,6 +67,11 @@ int job_poll(struct job *job, struct failure *failure)
     if (atomic_load_explicit(&job->cancelled, memory_order_relaxed))
         return fail(failure, HBM_E_CANCELLED, "stopped after %llu bytes", (unsigned long long)job->done_bytes);
     return 0;
+}
+
+void job_tell(struct job *job)
+{
+    channel_progress(job->channel, job->serial, atomic_load(&job->done_bytes));
 }
 
 void job_advance(struct job *job, uint64_t bytes)

@@ -11,10 +11,13 @@
 #define WINDOW 8 /* pieces queued ahead */
 /* The device loses 4 us between two pieces, the CPU a cache: each side has its size. */
 #define LARGE_CHUNKS 4
+/* The last piece takes the link about as long as a CPU takes to wake up for the one before it. */
+#define TAIL_GRAINS 4
 
 struct flow {
     const struct stream_copy *copy;
     uint64_t piece, pieces; /* bytes of one, and how many */
+    uint64_t tail;          /* bytes of the last one; 0: it is like the others */
     struct device_mark marks[WINDOW];
     uint64_t *results; /* the device hashes, to here; NULL: it does not */
     pthread_mutex_t mutex;
@@ -43,11 +46,21 @@ static const unsigned char *host_side(const struct stream_copy *copy)
     return goes_down(copy) ? copy->target : copy->source;
 }
 
+static bool is_last(const struct flow *flow, uint64_t piece)
+{
+    return piece + 1 == flow->pieces;
+}
+
+static uint64_t piece_offset(const struct flow *flow, uint64_t piece)
+{
+    return flow->tail && is_last(flow, piece) ? flow->copy->bytes - flow->tail : piece * flow->piece;
+}
+
 static size_t piece_bytes(const struct flow *flow, uint64_t piece)
 {
-    uint64_t left = flow->copy->bytes - piece * flow->piece;
+    uint64_t end = is_last(flow, piece) ? flow->copy->bytes : piece_offset(flow, piece + 1);
 
-    return left < flow->piece ? left : flow->piece;
+    return end - piece_offset(flow, piece);
 }
 
 /* ---- Hashing on the CPU ---- */
@@ -91,7 +104,7 @@ static int hash_piece(void *context, uint64_t piece, unsigned lane, struct failu
 static int hash_there(struct flow *flow, uint64_t piece, struct device_mark *mark, struct failure *failure)
 {
     const struct stream_copy *copy = flow->copy;
-    uint64_t offset = piece * flow->piece;
+    uint64_t offset = piece_offset(flow, piece);
 
     if (device_hash(hash_stream(copy), goes_down(copy) ? NULL : mark, device_side(copy) + offset,
                     piece_bytes(flow, piece) / CHECKSUM_GRAIN, flow->results + offset / CHECKSUM_GRAIN, failure))
@@ -119,7 +132,7 @@ static int collect(struct flow *flow, struct failure *failure)
 static int send(struct flow *flow, uint64_t piece, struct failure *failure)
 {
     const struct stream_copy *copy = flow->copy;
-    uint64_t offset = piece * flow->piece;
+    uint64_t offset = piece_offset(flow, piece);
     struct device_mark *mark = &flow->marks[piece % WINDOW];
 
     if (job_poll(copy->job, failure) || (!mark->event && device_mark_new(mark, failure)) ||
@@ -141,10 +154,14 @@ static int send_first(struct flow *flow, struct failure *failure)
 static int send_rest(struct flow *flow, struct failure *failure)
 {
     for (uint64_t piece = 0; piece < flow->pieces; piece++) {
-        if (device_wait(&flow->marks[piece % WINDOW], failure))
+        struct device_mark *mark = &flow->marks[piece % WINDOW];
+
+        if (flow->tail && is_last(flow, piece) ? device_wait_soon(mark, failure) : device_wait(mark, failure))
             return failure->error;
         land(flow, piece + 1, false);
         job_advance(flow->copy->job, piece_bytes(flow, piece));
+        if (flow->tail && piece + 2 == flow->pieces)
+            job_tell(flow->copy->job);
         if (piece + WINDOW < flow->pieces && send(flow, piece + WINDOW, failure))
             return failure->error;
     }
@@ -189,6 +206,10 @@ int stream_copy(const struct stream_copy *copy, struct failure *failure)
         flow.results = device_hashes_new(checksum_grains(copy->bytes));
     flow.piece = CHECKSUM_CHUNK * (flow.results ? LARGE_CHUNKS : 1);
     flow.pieces = copy->bytes / flow.piece + (copy->bytes % flow.piece != 0);
+    if (flow.results && flow.pieces > 1) {
+        flow.tail = TAIL_GRAINS * CHECKSUM_GRAIN + copy->bytes % CHECKSUM_GRAIN;
+        flow.pieces = (copy->bytes - flow.tail + flow.piece - 1) / flow.piece + 1;
+    }
     pthread_mutex_init(&flow.mutex, NULL);
     pthread_cond_init(&flow.changed, NULL);
     run(&flow, failure);

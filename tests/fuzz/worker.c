@@ -96,7 +96,11 @@ static bool copy(struct job *job, unsigned next)
     job->reply.copy.checksum = 42; /* of everything: so whatever is verified is right */
     job->reply.copy.nanoseconds = 1000;
     MUST(!(request->flags & JOB_VERIFY) || request->expected == 42);
-    return has_size(job, &request->source, &next) && has_size(job, &request->target, &next);
+    MUST(has_size(job, &request->source, &next));
+    if (!(request->flags & JOB_MAKE_TARGET))
+        return has_size(job, &request->target, &next);
+    job->reply_fd = memfd_fixed("extent", request->target.size);
+    return job->reply_fd >= 0;
 }
 
 static bool perform(struct world *world, struct job *job)

@@ -4,6 +4,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "daemon/base/cleanup.h"
 #include "tests/sim/sim.h"
 
 static uint32_t scale_for(uint64_t tag)
@@ -114,12 +115,15 @@ static void copy(struct job *job)
     const struct job_copy_request *request = &job->request.copy;
     static char bytes[1 << 16];
     unsigned next = 0;
-    int source = fd_of(job, &request->source, &next), target = fd_of(job, &request->target, &next);
+    bool makes = request->flags & JOB_MAKE_TARGET;
+    int source = fd_of(job, &request->source, &next), target = makes ? job->reply_fd : fd_of(job, &request->target, &next);
 
     if (request->flags & JOB_VERIFY && is_damaged(source))
         job->error = HBM_E_CHECKSUM;
     if (job->error) {
-        spoil(target, request->target_offset);
+        if (!makes)
+            spoil(target, request->target_offset);
+        job->reply_fd = fd_close(job->reply_fd);
         return;
     }
     for (uint64_t at = 0; at < request->bytes; at += sizeof(bytes)) {

@@ -9,6 +9,7 @@ int core_copy_cases(void);
 int core_file_cases(void);
 int core_health_cases(void);
 int core_ledger_cases(void);
+int core_make_cases(void);
 int core_pool_cases(void);
 int core_quarantine_cases(void);
 int core_resume_cases(void);

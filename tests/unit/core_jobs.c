@@ -10,6 +10,7 @@
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
+#include "daemon/base/cleanup.h"
 #include "proto/memfd.h"
 
 static int fd_of(const struct world *world, const struct job *job, const struct job_extent *extent, unsigned *next)
@@ -30,13 +31,20 @@ static unsigned char *view(int fd, const struct job_extent *extent)
     return bytes;
 }
 
-static int run_create(struct world *world, struct job *job)
+static int make(uint64_t size)
 {
-    const struct job_create_request *request = &job->request.create;
     int fd = memfd_create("extent", MFD_CLOEXEC);
 
     assert_true(fd >= 0);
-    assert_int_equal(ftruncate(fd, (off_t)request->size), 0);
+    assert_int_equal(ftruncate(fd, (off_t)size), 0);
+    return fd;
+}
+
+static int run_create(struct world *world, struct job *job)
+{
+    const struct job_create_request *request = &job->request.create;
+    int fd = make(request->size);
+
     job->reply.create.size = request->size;
     if (request->kind == JOB_EXTENT_CUDA_IPC) {
         assert_true(world->n_blocks < 16);
@@ -53,7 +61,11 @@ static int run_copy(struct world *world, struct job *job)
     const struct job_copy_request *request = &job->request.copy;
     unsigned next = 0;
     unsigned char *source = view(fd_of(world, job, &request->source, &next), &request->source);
-    unsigned char *target = view(fd_of(world, job, &request->target, &next), &request->target);
+    if (request->flags & JOB_MAKE_TARGET)
+        job->reply_fd = make(request->target.size);
+    unsigned char *target =
+        view(request->flags & JOB_MAKE_TARGET ? job->reply_fd : fd_of(world, job, &request->target, &next),
+             &request->target);
     int error = 0;
 
     assert_true(request->source_offset + request->bytes <= request->source.size);
@@ -67,6 +79,8 @@ static int run_copy(struct world *world, struct job *job)
     job->reply.copy.nanoseconds = 1000;
     munmap(source, request->source.size);
     munmap(target, request->target.size);
+    if (error)
+        job->reply_fd = fd_close(job->reply_fd);
     return error;
 }
 

@@ -658,6 +658,31 @@ static void a_file_that_shrinks_or_grows_while_it_is_read_is_an_error_or_the_old
     drop(&e);
 }
 
+static void a_copy_makes_its_target_where_it_is_asked_to(void **state)
+{
+    struct ask_extent a = make(JOB_EXTENT_HOST, 3 * MIB);
+    struct job_copy_request r = {.source = a.extent, .target = a.extent, .bytes = 3 * MIB, .flags = JOB_MAKE_TARGET};
+    unsigned char *from = map(&a);
+    int fds[] = {a.fd, a.fd};
+
+    (void)state;
+    fill(from, 3 * MIB, 1);
+    expect(ask_job(&worker, JOB_COPY, &r, fds, 1, NULL, NULL), HBM_E_BAD_REQUEST); /* of host memory it makes none */
+    struct ask_extent b = {.extent = {.kind = JOB_EXTENT_DEVICE, .size = 3 * MIB}, .fd = -1};
+    r.target = b.extent;
+    expect(ask_job(&worker, JOB_COPY, &r, fds, 2, NULL, NULL), HBM_E_BAD_REQUEST);
+    r.flags |= JOB_CHECKSUM | JOB_VERIFY;
+    expect(ask_job(&worker, JOB_COPY, &r, fds, 1, NULL, &b.fd), HBM_E_CHECKSUM);
+    assert_int_equal(b.fd, -1);
+    r.flags = JOB_MAKE_TARGET;
+    expect(ask_job(&worker, JOB_COPY, &r, fds, 1, NULL, &b.fd), 0);
+    assert_true(b.fd >= 0);
+    unsigned char *to = map(&b);
+    assert_memory_equal(to, from, 3 * MIB);
+    munmap(from, 3 * MIB), munmap(to, 3 * MIB);
+    drop(&a), drop(&b);
+}
+
 static void malformed_requests_are_refused_and_the_worker_goes_on(void **state)
 {
     struct ask_extent a = make(JOB_EXTENT_DEVICE, 4096), b = make(JOB_EXTENT_DEVICE, 4096);
@@ -682,7 +707,7 @@ static void malformed_requests_are_refused_and_the_worker_goes_on(void **state)
     expect(ask_job(&worker, JOB_COPY, &r, fds, 2, NULL, NULL), HBM_E_BAD_REQUEST);
     r = good, r.source.size = 8192;
     expect(ask_job(&worker, JOB_COPY, &r, fds, 2, NULL, NULL), HBM_E_BAD_REQUEST);
-    r = good, r.flags = 4;
+    r = good, r.flags = 8;
     expect(ask_job(&worker, JOB_COPY, &r, fds, 2, NULL, NULL), HBM_E_BAD_REQUEST);
     r = good, r.source.kind = JOB_EXTENT_CUDA_IPC;
     expect(ask_job(&worker, JOB_COPY, &r, fds, 1, NULL, NULL), HBM_E_UNSUPPORTED);
@@ -883,6 +908,7 @@ int main(int argc, char **argv)
         WITH_WORKER(a_new_extent_is_whole_pages_of_zeros_whose_size_is_sealed),
         WITH_WORKER(extents_that_cannot_be_are_refused),
         WITH_WORKER(a_copy_moves_its_bytes_and_no_others),
+        WITH_WORKER(a_copy_makes_its_target_where_it_is_asked_to),
         WITH_WORKER(the_checksum_is_the_same_on_every_path),
         cmocka_unit_test(without_io_uring_plain_reads_and_writes_do),
         WITH_WORKER(one_flipped_bit_on_disk_is_a_checksum_error),

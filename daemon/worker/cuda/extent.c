@@ -56,10 +56,10 @@ int extent_granularity(uint64_t *bytes, struct failure *failure)
     return 0;
 }
 
-static int create_shared(const CUmemAllocationProp *prop, uint64_t wanted, uint64_t *size, int *fd,
-                         struct failure *failure)
+/* The handle is the caller's. */
+static int create_handle(const CUmemAllocationProp *prop, uint64_t wanted, uint64_t *size,
+                         CUmemGenericAllocationHandle *handle, int *fd, struct failure *failure)
 {
-    CUmemGenericAllocationHandle handle;
     size_t granularity = 0;
     int exported = -1;
 
@@ -69,15 +69,27 @@ static int create_shared(const CUmemAllocationProp *prop, uint64_t wanted, uint6
     if (granularity < SIZE_UNIT)
         granularity = SIZE_UNIT;
     *size = (wanted + granularity - 1) / granularity * granularity;
-    if (driver_check(failure, "cuMemCreate", driver.MemCreate(&handle, *size, prop, 0)))
+    if (driver_check(failure, "cuMemCreate", driver.MemCreate(handle, *size, prop, 0)))
         return failure->error;
     CUresult result =
-        driver.MemExportToShareableHandle(&exported, handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);
-    driver_note("cuMemRelease", driver.MemRelease(handle));
-    if (driver_check(failure, "cuMemExportToShareableHandle", result))
+        driver.MemExportToShareableHandle(&exported, *handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);
+    if (driver_check(failure, "cuMemExportToShareableHandle", result)) {
+        driver_note("cuMemRelease", driver.MemRelease(*handle));
         return failure->error;
+    }
     fcntl(exported, F_SETFD, FD_CLOEXEC);
     *fd = exported;
+    return 0;
+}
+
+static int create_shared(const CUmemAllocationProp *prop, uint64_t wanted, uint64_t *size, int *fd,
+                         struct failure *failure)
+{
+    CUmemGenericAllocationHandle handle;
+
+    if (create_handle(prop, wanted, size, &handle, fd, failure))
+        return failure->error;
+    driver_note("cuMemRelease", driver.MemRelease(handle));
     return 0;
 }
 
@@ -118,19 +130,44 @@ int device_destroy(const struct job_destroy_request *request, struct failure *fa
     return block_destroy(request->token, failure);
 }
 
+/* The driver's own refusal would not say how much there is. */
+static int check_size(uint64_t wanted, struct failure *failure)
+{
+    size_t total = 0;
+
+    if (driver_check(failure, "cuDeviceTotalMem", driver.DeviceTotalMem(&total, 0)))
+        return failure->error;
+    if (wanted > total)
+        return fail(failure, HBM_E_NO_MEMORY, "%llu bytes wanted, the device has %llu", (unsigned long long)wanted,
+                    (unsigned long long)total);
+    return 0;
+}
+
+int device_make(const struct job_extent *extent, struct view *view, int *fd, struct failure *failure)
+{
+    CUmemAllocationProp prop = device_memory();
+    CUmemGenericAllocationHandle handle;
+    uint64_t size = 0;
+
+    *view = (struct view){.size = extent->size, .on_device = true};
+    if (check_size(extent->size, failure) || create_handle(&prop, extent->size, &size, &handle, fd, failure))
+        return failure->error;
+    if (size == extent->size)
+        return map_handle(extent, handle, view, failure);
+    driver_note("cuMemRelease", driver.MemRelease(handle));
+    return fail(failure, HBM_E_BAD_REQUEST, "an extent here has %llu bytes, not %llu", (unsigned long long)size,
+                (unsigned long long)extent->size);
+}
+
 int device_create(const struct job_create_request *request, struct job_create_reply *reply, int *fd,
                   struct failure *failure)
 {
     CUmemAllocationProp prop = device_memory();
-    size_t total = 0;
 
     if (request->kind == JOB_EXTENT_HOST)
         return create_host(request->size, &reply->size, fd, failure);
-    if (driver_check(failure, "cuDeviceTotalMem", driver.DeviceTotalMem(&total, 0)))
+    if (check_size(request->size, failure))
         return failure->error;
-    if (request->size > total)
-        return fail(failure, HBM_E_NO_MEMORY, "%llu bytes wanted, the device has %llu",
-                    (unsigned long long)request->size, (unsigned long long)total);
     if (request->kind == JOB_EXTENT_CUDA_IPC)
         return block_create(request->size, reply, failure);
     return create_shared(&prop, request->size, &reply->size, fd, failure);

@@ -5,7 +5,8 @@
 
 int extent_granularity(uint64_t *bytes, struct failure *failure);
 
-/* map.c: for one job, or for as long as it is kept. */
+/* map.c: for one job, or for as long as it is kept. The handle, an allocation's or an import's, is taken. */
+int map_handle(const struct job_extent *extent, uint64_t handle, struct view *view, struct failure *failure);
 int map_extent(const struct job_extent *extent, int fd, struct view *view, struct failure *failure);
 void unmap_extent(struct view *view);
 

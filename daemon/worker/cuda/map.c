@@ -46,17 +46,11 @@ static int set_access(const struct job_extent *extent, CUdeviceptr address, stru
                                  "the fd is memory of another kind, or too much is mapped");
 }
 
-static int map_shared(const struct job_extent *extent, int fd, struct view *view, struct failure *failure)
+int map_handle(const struct job_extent *extent, uint64_t handle, struct view *view, struct failure *failure)
 {
-    CUmemGenericAllocationHandle handle;
     CUdeviceptr address = 0;
 
-    CUresult result = driver.MemImportFromShareableHandle(&handle, (void *)(uintptr_t)fd,
-                                                          CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
-    if (driver_check_argument(failure, "cuMemImportFromShareableHandle", result,
-                              "the fd is no memory of a GPU seen here"))
-        return failure->error;
-    result = driver.MemAddressReserve(&address, extent->size, 0, 0, 0);
+    CUresult result = driver.MemAddressReserve(&address, extent->size, 0, 0, 0);
     if (driver_check(failure, "cuMemAddressReserve", result)) {
         driver_note("cuMemRelease", driver.MemRelease(handle));
         return failure->error;
@@ -70,7 +64,21 @@ static int map_shared(const struct job_extent *extent, int fd, struct view *view
     view->bytes = (unsigned char *)(uintptr_t)address;
     view->origin = VIEW_VMM;
     view->handle = handle;
-    return set_access(extent, address, failure);
+    if (set_access(extent, address, failure))
+        unmap_extent(view);
+    return failure->error;
+}
+
+static int map_shared(const struct job_extent *extent, int fd, struct view *view, struct failure *failure)
+{
+    CUmemGenericAllocationHandle handle;
+    CUresult result = driver.MemImportFromShareableHandle(&handle, (void *)(uintptr_t)fd,
+                                                          CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
+
+    if (driver_check_argument(failure, "cuMemImportFromShareableHandle", result,
+                              "the fd is no memory of a GPU seen here"))
+        return failure->error;
+    return map_handle(extent, handle, view, failure);
 }
 
 int map_extent(const struct job_extent *extent, int fd, struct view *view, struct failure *failure)

@@ -2,6 +2,9 @@
 #include "daemon/worker/cuda/context.h"
 #include "daemon/worker/cuda/error.h"
 #include "daemon/worker/device.h"
+#include "daemon/worker/job.h"
+
+#define SOON_NS 200000
 
 int device_mark_new(struct device_mark *mark, struct failure *failure)
 {
@@ -36,6 +39,17 @@ int device_mark(enum device_stream stream, struct device_mark *mark, struct fail
 int device_wait(struct device_mark *mark, struct failure *failure)
 {
     return runtime_check(failure, "cudaEventSynchronize", cudaEventSynchronize(mark->event));
+}
+
+int device_wait_soon(struct device_mark *mark, struct failure *failure)
+{
+    uint64_t until = monotonic_ns() + SOON_NS;
+    cudaError_t state;
+
+    while ((state = cudaEventQuery(mark->event)) == cudaErrorNotReady && monotonic_ns() < until)
+        ;
+    (void)cudaGetLastError(); /* it remembers that something was not ready */
+    return state == cudaErrorNotReady ? device_wait(mark, failure) : runtime_check(failure, "cudaEventQuery", state);
 }
 
 void device_drain(enum device_stream stream)

@@ -61,6 +61,16 @@ int device_map(const struct job_extent *extent, int fd, struct view *view, struc
     return 0;
 }
 
+int device_make(const struct job_extent *extent, struct view *view, int *fd, struct failure *failure)
+{
+    struct job_create_request request = {.size = extent->size, .kind = extent->kind};
+    struct job_create_reply reply;
+
+    if (device_create(&request, &reply, fd, failure) || device_map(extent, *fd, view, failure))
+        return failure->error;
+    return 0;
+}
+
 void device_unmap(struct view *view)
 {
     if (view->bytes)

@@ -35,6 +35,11 @@ int device_wait(struct device_mark *mark, struct failure *failure)
     return 0;
 }
 
+int device_wait_soon(struct device_mark *mark, struct failure *failure)
+{
+    return device_wait(mark, failure);
+}
+
 void device_drain(enum device_stream stream)
 {
     (void)stream;
