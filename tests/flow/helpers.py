@@ -292,6 +292,15 @@ def safetensors(path, tensors, metadata=None, pad=0):
     return path
 
 
+def shards(folder, tensors, metadata=None):
+    """The same as a folder of a file a tensor, and their index."""
+    parts = {name: f"model-{i + 1:05}-of-{len(tensors):05}.safetensors" for i, name in enumerate(tensors)}
+    for name, part in parts.items():
+        safetensors(folder / part, {name: tensors[name]}, metadata)
+    index = {"metadata": {"total_size": sum(len(row[2]) for row in tensors.values())}, "weight_map": parts}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index, indent=2))
+
+
 def floats(values):
     return struct.pack(f"<{len(values)}f", *values)
 

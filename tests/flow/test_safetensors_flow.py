@@ -5,7 +5,8 @@ import struct
 
 import pytest
 
-from helpers import (DTYPE_BYTES, ctl_done, ctl_json, ctl_refused, get, hash_of, layers, module_daemon, row_of, safetensors, shared, used)
+from helpers import (DTYPE_BYTES, ctl_done, ctl_json, ctl_refused, get, hash_of, layers, module_daemon, row_of, safetensors, shards,
+                     shared, used)
 
 
 def raw(path, header, data=b"", length=None):
@@ -64,12 +65,7 @@ def sharded(shared):
     folder.mkdir(exist_ok=True)
     for old in folder.iterdir():
         old.unlink()
-    parts = [{name: row} for name, row in layers(3).items()]
-    names = [f"model-0000{i + 1}-of-00003.safetensors" for i in range(3)]
-    for name, part in zip(names, parts):
-        safetensors(folder / name, part, METADATA)
-    index = {"metadata": {"total_size": 3 * 4096 * 4}, "weight_map": {next(iter(part)): name for name, part in zip(names, parts)}}
-    (folder / "model.safetensors.index.json").write_text(json.dumps(index, indent=2))
+    shards(folder, layers(3), METADATA)
     return folder
 
 

@@ -6,7 +6,7 @@ import signal
 
 from world import DATA, Broken
 from conftest import Daemon
-from helpers import OTHER, Client, Program, ProgramError, as_user, hash_of, let_others_in, row_of, tier_of
+from helpers import OTHER, Client, Program, ProgramError, as_user, hash_of, layers, let_others_in, row_of, shards, tier_of
 from wire import KEEP, REPLACE, UNLOCKED, WAIT
 
 NO_THREAD = 1  # to hbm_open
@@ -258,6 +258,24 @@ def save(world, struck):
     left = [path.name for path in world.daemon.home.iterdir() if "saved" in path.name and path != target]
     expect(not left, f"{left} is left behind")
     target.unlink(missing_ok=True)
+
+
+@flow("ctl")
+def replace_by_shards_and_save(world, struck):
+    source, target = world.daemon.home / "shards", world.daemon.home / "saved"
+    for folder in (source, target):
+        folder.mkdir(exist_ok=True)
+    shards(source, layers(2))
+    world.ctl("load", world.file, "--as", "loaded")
+    with struck() as it:
+        world.ctl("load", source, "--as", "loaded", "--replace")
+        world.ctl("save", "loaded", target)
+    for path in source.iterdir():
+        if it.done:
+            expect((target / path.name).read_bytes() == path.read_bytes(), "a shard was saved with other bytes")
+        (target / path.name).unlink(missing_ok=True)
+    left = [path.name for path in target.iterdir()]
+    expect(not left, f"{left} is left behind")
 
 
 @flow("owner", "worker", "ctl")
