@@ -151,9 +151,9 @@ class Daemon:
         with self.operator() as operator:
             return operator.rpc(method, params)
 
-    def ctl(self, *args, timeout=60, **more):
+    def ctl(self, *args, timeout=60, stderr=subprocess.PIPE, **more):
         return subprocess.run([str(BUILD / "hbmctl"), "--runtime-dir", str(self.runtime_dir), *map(str, args)],
-                              capture_output=True, text=True, timeout=timeout, check=False, **more)
+                              stdout=subprocess.PIPE, stderr=stderr, text=True, timeout=timeout, check=False, **more)
 
     def wait_for(self, condition, seconds=10):
         """Calls condition until it gives something true, and returns that."""

@@ -532,6 +532,13 @@ def ctl_changes(world, struck):
 
 
 @flow("ctl")
+def ctl_watched(world, struck):
+    with struck():
+        world.ctl("offload", "in-device", "--to", "host", watched=True)
+    bring_back(world, "in-device")
+
+
+@flow("ctl")
 def ctl_operations(world, struck):
     with struck():
         op = world.ctl("offload", "in-device", "--to", "host", "--async").strip()

@@ -38,6 +38,17 @@ def files_of(pid):
     return len(memory) + others
 
 
+def read_terminal(terminal, other_end):
+    """What has been written to it."""
+    os.close(other_end)
+    try:
+        return os.read(terminal, 1 << 16).decode()
+    except OSError:  # nothing
+        return ""
+    finally:
+        os.close(terminal)
+
+
 class Broken(Exception):
     """What must never happen."""
 
@@ -194,14 +205,17 @@ class World:
             self.user.fds = fds_of(self.user.process.pid)
         return self.user
 
-    def ctl(self, *args):
-        """hbmctl, which may be meant: its output, or CtlFailed."""
+    def ctl(self, *args, watched=False):
+        """hbmctl, which may be meant: its output, or CtlFailed. Watched: what it has to say goes to a terminal."""
+        terminal, stderr = os.openpty() if watched else (None, subprocess.PIPE)
         with self.injector.preloaded():
             try:
-                result = self.daemon.ctl(*args, timeout=PATIENCE)
+                result = self.daemon.ctl(*args, timeout=PATIENCE, stderr=stderr)
             except subprocess.TimeoutExpired as error:
                 raise Broken(f"hbmctl hangs: {args}") from error
-        words = result.stderr.strip()
+            finally:
+                words = read_terminal(terminal, stderr) if watched else ""
+        words = words if watched else result.stderr.strip()
         if result.returncode < 0 or "Sanitizer" in words or "runtime error" in words:
             raise Broken(f"hbmctl {args}: {result.returncode}\n{words}")
         if result.returncode:
