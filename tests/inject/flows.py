@@ -4,10 +4,10 @@ import contextlib
 import os
 import signal
 
-from world import DATA, Broken
+from world import DATA, PATIENCE, Broken
 from conftest import Daemon
-from helpers import OTHER, Client, Program, ProgramError, as_user, hash_of, layers, let_others_in, row_of, shards, tier_of
-from wire import KEEP, REPLACE, UNLOCKED, WAIT
+from helpers import OTHER, Child, Client, Program, ProgramError, as_user, hash_of, layers, let_others_in, row_of, shards, tier_of
+from wire import KEEP, REPLACE, UNLOCKED, WAIT, Refused
 
 NO_THREAD = 1  # to hbm_open
 FLOWS = {}
@@ -359,13 +359,26 @@ def private_copy(world, struck):
     user.ask("open", 0)
     user.alloc("common", 100000, KEEP, 0o644)
     let_others_in(world.daemon)
-    with as_user(OTHER):
-        link = Client(world.daemon.socket)
-    with link:
-        link.hello()
-        with struck():
-            _, fd = link.attach(f"~{os.geteuid()}/common")
-            os.close(fd)
+    name = f"~{os.geteuid()}/common"
+
+    def attach(say):
+        try:
+            with as_user(OTHER):
+                link = Client(world.daemon.socket)
+            link.hello()
+            link.attach(name)
+            say("attached")
+        except (Refused, ConnectionError) as error:
+            say(error)
+
+    with struck():
+        other = Child(attach)  # a session whose link is lost is held until its process ends
+        try:
+            words = other.heard(PATIENCE)
+            if words != "attached":
+                raise ConnectionError(words)
+        finally:
+            other.kill()
 
 
 @flow("owner", "worker", "client")
