@@ -1,5 +1,6 @@
 #include "tests/fuzz/life.h"
 
+#include <errno.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -34,9 +35,13 @@ void life_begin(struct life *life)
 static void end(const struct life *life, int options)
 {
     siginfo_t info;
+    int error;
 
     kill(life->process, SIGKILL);
-    CHECK(!waitid(P_PID, (id_t)life->process, &info, WEXITED | options));
+    do /* libFuzzer's alarm for slow inputs interrupts it */
+        error = waitid(P_PID, (id_t)life->process, &info, WEXITED | options);
+    while (error && errno == EINTR);
+    CHECK(!error);
 }
 
 void life_end(const struct life *life)
