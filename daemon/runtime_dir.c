@@ -27,11 +27,11 @@ static bool join(char path[DIR_PATH_MAX], const char *directory, const char *nam
 
 static bool configured_path(char path[DIR_PATH_MAX], const char *configured, char *why)
 {
-    char here[DIR_PATH_MAX] = "";
+    char here[DIR_PATH_MAX], within[DIR_PATH_MAX];
 
-    if (*configured == '/' || !getcwd(here, sizeof(here) - 1))
+    if (*configured == '/' || !getcwd(here, sizeof(here)))
         return join(path, configured, "", why);
-    return join(path, strcat(here, "/"), configured, why);
+    return join(within, here, "/", why) && join(path, within, configured, why);
 }
 
 static bool choose_runtime_dir(const char *configured, char path[DIR_PATH_MAX], char *why)

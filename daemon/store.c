@@ -14,7 +14,7 @@
 
 /* The names come back in one environment string, LISTEN_FDNAMES, and Linux takes none of 128 KiB or more: with more
  * in the store the restart itself would fail, and everything be lost. */
-#define NAMES_BYTES_MAX (120u * 1024)
+#define NAMES_BYTES_MAX ((size_t)120 * 1024)
 #define BARRIER_MS 5000 /* a keeper that is busy for so long is not waited for */
 #define AGAIN_MS 100    /* when a name that could not be taken back is tried again */
 
@@ -314,7 +314,7 @@ bool store_ends_with_unit(const struct store *store)
 {
     const char *socket = getenv("NOTIFY_SOCKET");
 
-    return store->kept && *socket == '/'; /* `hbmd --supervise` speaks at an abstract address */
+    return store->kept && socket && *socket == '/'; /* `hbmd --supervise` speaks at an abstract address */
 }
 
 void store_flush(struct store *store)

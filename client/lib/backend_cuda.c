@@ -17,7 +17,7 @@ static bool uuid_matches(const CUuuid *uuid, const char *text)
     char hex[33];
     unsigned n = 0;
 
-    for (unsigned i = 0; i < 16; i++) {
+    for (size_t i = 0; i < 16; i++) {
         hex[2 * i] = digits[uuid->bytes[i] >> 4];
         hex[2 * i + 1] = digits[uuid->bytes[i] & 15];
     }

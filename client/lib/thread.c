@@ -6,7 +6,7 @@
 #include "client/lib/error.h"
 #include "client/lib/session.h"
 
-#define STACK_BYTES (256 * 1024) /* a packet, and what the CUDA driver needs to unmap */
+#define STACK_BYTES ((size_t)256 * 1024) /* a packet, and what the CUDA driver needs to unmap */
 
 static void *run(void *argument)
 {

@@ -3,7 +3,7 @@
 #include <errno.h>
 #include <sys/resource.h>
 
-#define RESERVE 32
+#define RESERVE ((rlim_t)32)
 
 static bool kept;
 static rlim_t soft; /* while it is lifted: what it was, whoever may have set it */

@@ -67,13 +67,11 @@ int transition_hold(struct transition *transition)
 {
     for (size_t i = 0; i < transition->n; i++) {
         struct arena *arena = arena_get(transition->core, transition->plans[i].arena);
-        int error = 0;
 
-        if (!arena)
-            error = transition_refuse(transition, HBM_E_STALE, "an arena of the operation was freed meanwhile");
-        else if (arena->transition)
-            error = transition_busy_with(transition, arena->transition);
-        if (error) {
+        if (!arena || arena->transition) {
+            int error = arena ? transition_busy_with(transition, arena->transition)
+                              : transition_refuse(transition, HBM_E_STALE,
+                                                  "an arena of the operation was freed meanwhile");
             transition_settle(transition);
             return error;
         }

@@ -7,7 +7,7 @@
 #include "daemon/base/log.h"
 #include "daemon/core/ledger.h"
 
-#define POLL_MS 2
+#define POLL_MS ((uint64_t)2)
 /* Where the driver cannot be asked, kernels of a dead process are given this long after its end: killed with nothing
  * forked they stop within 65 ms (H200, driver 580), but a fork can keep them going. */
 #define BLIND_MS 10000
@@ -149,9 +149,8 @@ static bool release_the_simple(struct core *core)
         bool empty = list_empty(&session->mappings); /* its process may live on: nothing of ours is in it */
         if (session->state != SESSION_QUARANTINED || session->free_when_stored || (!session->process_ended && !empty))
             continue;
-        if (needs_driver(session) && !driver_cannot_tell(session))
-            waiting = true;
-        else if (needs_driver(session) && core_now(core) < session->ended_ms + BLIND_MS)
+        if (needs_driver(session) &&
+            (!driver_cannot_tell(session) || core_now(core) < session->ended_ms + BLIND_MS))
             waiting = true;
         else if (needs_driver(session))
             release(session, "the driver cannot say whether its GPU work ended; waited blindly");

@@ -78,8 +78,10 @@ static int rename_model(struct model *model, const char *to, char *detail)
         const struct buffer *buffer = list_entry(node, struct buffer, model_node);
         size_t size = (size_t)snprintf(full, sizeof(full), "%s%s", to, buffer->name + old_size);
         bool taken = size + sizeof(".scale") > HBM_NAME_MAX || names_find(names, scope, full);
-        if (!taken && buffer->scale)
-            taken = names_find(names, scope, strcat(full, ".scale"));
+        if (!taken && buffer->scale) {
+            snprintf(full + size, sizeof(full) - size, ".scale");
+            taken = names_find(names, scope, full);
+        }
         if (taken) {
             snprintf(detail, HBM_DETAIL_MAX, "%.200s is too long or taken", full);
             return HBM_E_EXISTS;
@@ -88,12 +90,12 @@ static int rename_model(struct model *model, const char *to, char *detail)
     model_unlist(model);
     list_for_each(node, &model->buffers) {
         struct buffer *buffer = list_entry(node, struct buffer, model_node);
-        snprintf(full, sizeof(full), "%s%s", to, buffer->name + old_size);
+        size_t size = (size_t)snprintf(full, sizeof(full), "%s%s", to, buffer->name + old_size);
         if (buffer_rename(buffer, full, detail) < 0)
             continue; /* memory is out: it keeps its old name, listed below with the rest */
         buffer_unlist(buffer);
         if (buffer->scale) {
-            strcat(full, ".scale");
+            snprintf(full + size, sizeof(full) - size, ".scale");
             buffer_rename(buffer->scale, full, detail);
             buffer_unlist(buffer->scale);
         }

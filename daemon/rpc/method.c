@@ -53,7 +53,7 @@ bool param_id(const char *text, uint64_t *id)
     if (text[0] != '0' || text[1] != 'x')
         return false;
     for (text += 2; *text; text++, n++) {
-        char c = *text >= 'A' && *text <= 'F' ? (char)(*text | 32) : *text;
+        int c = *text >= 'A' && *text <= 'F' ? *text | 32 : *text;
         if (!((c >= '0' && c <= '9') || (c >= 'a' && c <= 'f')) || n == 16)
             return false;
         value = value << 4 | (uint64_t)(c <= '9' ? c - '0' : c - 'a' + 10);

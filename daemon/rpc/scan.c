@@ -27,7 +27,7 @@ static bool broken(struct scan *scan, const char *why)
     return refuse(scan, PARSE_ERROR, why);
 }
 
-static char peek(const struct scan *scan)
+static int peek(const struct scan *scan)
 {
     return scan->at < scan->end ? *scan->at : 0;
 }
@@ -52,7 +52,7 @@ static int hex4(struct scan *scan)
     int value = 0;
 
     for (int i = 0; i < 4; i++) {
-        char c = peek(scan);
+        int c = peek(scan);
         int digit = c >= '0' && c <= '9' ? c - '0' : (c | 32) >= 'a' && (c | 32) <= 'f' ? (c | 32) - 'a' + 10 : -1;
         if (digit < 0)
             return -1;
@@ -64,7 +64,7 @@ static int hex4(struct scan *scan)
 
 static bool scan_escape(struct scan *scan)
 {
-    char c = peek(scan);
+    int c = peek(scan);
 
     if (!c || !strchr("\"\\/bfnrtu", c))
         return broken(scan, "an unknown escape in a string");

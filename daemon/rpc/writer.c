@@ -93,7 +93,7 @@ static void put_quoted(struct writer *writer, const char *text)
 /* The comma before a value that is not the first, and its key. */
 static void lead(struct writer *writer, const char *key)
 {
-    char last = writer->size ? writer->bytes[writer->size - 1] : '[';
+    int last = writer->size ? writer->bytes[writer->size - 1] : '[';
 
     if (last != '[' && last != '{' && last != ':')
         put_char(writer, ',');

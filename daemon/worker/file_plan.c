@@ -19,23 +19,24 @@ static int by_file_offset(const void *a, const void *b)
     return x->file_offset < y->file_offset ? -1 : x->file_offset > y->file_offset;
 }
 
-static int load(struct file_plan *plan, int fd, uint64_t n, struct failure *failure)
+static void load(struct file_plan *plan, int fd, uint64_t n, struct failure *failure)
 {
     size_t size, wanted = n * sizeof(struct job_range);
     void *bytes = memfd_map_sealed(fd, wanted, &size);
 
-    if (!bytes)
-        return fail(failure, HBM_E_BAD_REQUEST, "the ranges are no sealed memfd of %llu ranges: %s",
-                    (unsigned long long)n, strerror(errno));
+    if (!bytes) {
+        fail(failure, HBM_E_BAD_REQUEST, "the ranges are no sealed memfd of %llu ranges: %s",
+             (unsigned long long)n, strerror(errno));
+        return;
+    }
     plan->ranges = size == wanted ? malloc(size) : NULL;
     if (plan->ranges)
         memcpy(plan->ranges, bytes, size);
     munmap(bytes, size);
-    if (plan->ranges)
-        return 0;
-    return size == wanted
-               ? fail(failure, HBM_E_SYSTEM, "out of memory for %llu ranges", (unsigned long long)n)
-               : fail(failure, HBM_E_BAD_REQUEST, "the memfd of ranges has %zu bytes, not %zu", size, wanted);
+    if (size != wanted)
+        fail(failure, HBM_E_BAD_REQUEST, "the memfd of ranges has %zu bytes, not %zu", size, wanted);
+    else if (!plan->ranges)
+        fail(failure, HBM_E_SYSTEM, "out of memory for %llu ranges", (unsigned long long)n);
 }
 
 static int check(struct file_plan *plan, uint64_t n, uint64_t extent_size, struct failure *failure)
@@ -104,7 +105,8 @@ int file_plan_make(struct file_plan *plan, int ranges_fd, uint64_t n_ranges, uin
                    struct failure *failure)
 {
     *plan = (struct file_plan){0};
-    if (load(plan, ranges_fd, n_ranges, failure) || check(plan, n_ranges, extent_size, failure)) {
+    load(plan, ranges_fd, n_ranges, failure);
+    if (!plan->ranges || check(plan, n_ranges, extent_size, failure)) {
         file_plan_free(plan);
         return failure->error;
     }
