@@ -152,8 +152,8 @@ mutate: ## break the code, one place at a time, and see the tests of that fault 
 	@$(or $(firstword $(shell for p in $(PYTHON) /usr/bin/python3; do $$p -c 'import pytest' 2>/dev/null && echo $$p; done)),$(PYTHON)) \
 		tests/mutate/mutate.py '$(BUILD)' $(FAULTS)
 
-lint: ## cppcheck and shellcheck, where they are installed (ANALYZE=1: gcc's analyzer too)
-	@BUILD='$(BUILD)' tests/tools/lint.sh $(SCRIPTS)
+lint: ## cppcheck, clang-tidy and shellcheck, where they are installed (ANALYZE=1: gcc's analyzer too)
+	@BUILD='$(BUILD)' CUDA_HOME='$(CUDA_HOME)' tests/tools/lint.sh $(SCRIPTS)
 
 install: all ## install under DESTDIR and PREFIX (default /usr)
 	@VERSION='$(VERSION)' BUILD='$(BUILD)' DESTDIR='$(DESTDIR)' PREFIX='$(PREFIX)' tests/tools/install.sh
