@@ -56,7 +56,7 @@ ifeq ($(NVCC),)
 endif
 
 help: ## this text
-	@awk -F':.*## ' '/^[a-z][a-z-]*:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F':.*## ' '/^[a-z][a-z-]*:.*## /{printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 $(BUILD)/obj/%.o: %.c
 	@mkdir -p $(@D)

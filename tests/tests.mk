@@ -208,7 +208,7 @@ $(BUILD)/dictionary: $(BUILD)/obj/tests/fuzz/dictionary.o $(call objects,$(dicti
 	@mkdir -p $(@D)
 	$(LINK) $^ -o $@ $(call pc,libs,inih libcjson)
 
-.PHONY: fuzz fuzz-short fuzz-build fuzzers
+.PHONY: fuzz fuzz-short fuzz-coverage fuzz-build fuzzers
 fuzzers: $(FUZZERS) $(BUILD)/dictionary
 
 # Of its own: these objects count the edges that they run over.
@@ -219,6 +219,13 @@ fuzz-build:
 
 fuzz: fuzz-build ## fuzz every parser and the daemon with live state, an hour each (FUZZ_SECONDS=N, FUZZ='wire ledger')
 	@tests/fuzz/run.sh long '$(BUILD)/fuzz' $(FUZZ_SECONDS) $(FUZZ)
+	@$(MAKE) $(JOBS) --no-print-directory fuzz-coverage
+
+fuzz-coverage: ## how much of each parser the corpus reaches, with what make fuzz has kept
+	@$(INSTALL_DEPS) build fuzz coverage
+	@$(MAKE) $(JOBS) --no-print-directory BUILD='$(BUILD)/fuzz-coverage' CC=clang SANITIZE=fuzzer-no-link \
+		CFLAGS='-O1 -g -fprofile-instr-generate -fcoverage-mapping' NVCC= fuzzers
+	@tests/fuzz/coverage.sh '$(BUILD)/fuzz-coverage' '$(BUILD)/fuzz/corpus' $(FUZZ)
 
 fuzz-short: fuzz-build ## the same for ten seconds each, always from the same seeds; make check does this
 	@tests/fuzz/run.sh short '$(BUILD)/fuzz' 10 $(FUZZ)

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Installs the Debian or Ubuntu packages that are missing for the purposes named; does nothing where all are there.
-# usage: install-deps.sh PURPOSE...     purposes: build check demo bench fuzz
+# usage: install-deps.sh PURPOSE...     purposes: build check demo bench fuzz coverage
 # HBM_NO_INSTALL=1: the machine is as it is, build and see.
 set -euo pipefail
 
@@ -11,7 +11,8 @@ packages_for() {
         demo) echo python3 python3-pip ca-certificates ;;
         bench) echo python3 ;;
         fuzz) echo clang libclang-rt-dev ;;
-        *) echo "install-deps.sh: no purpose \"$1\": give build, check, demo, bench or fuzz" >&2; return 2 ;;
+        coverage) echo llvm python3 ;;
+        *) echo "install-deps.sh: no purpose \"$1\": give build, check, demo, bench, fuzz or coverage" >&2; return 2 ;;
     esac
 }
 
