@@ -43,6 +43,8 @@ void client_hear(struct client *client)
         if (header->status) {
             CHECK(packet.body_size == sizeof(struct packet_refusal) && !packet.n_fds);
             CHECK(strcmp(hbm_error_name(header->status), "UNKNOWN") && memchr(packet.body, 0, packet.body_size));
+            if (getenv("VERBOSE"))
+                fprintf(stderr, "  opcode %u is refused: %s\n", header->opcode, (const char *)packet.body);
         } else if (row && row->opcode >= WIRE_EVENT_FIRST) {
             CHECK(!header->serial && packet.body_size == row->request_size && !packet.n_fds);
         } else {
@@ -50,21 +52,35 @@ void client_hear(struct client *client)
             memcpy(ids, packet.body, packet.body_size < sizeof(ids) ? packet.body_size : sizeof(ids));
             know(&client->known, ids[1]);
             know(&client->known, ids[0]);
+            if (header->opcode == WIRE_HELLO) {
+                const struct wire_hello_reply *reply = (const void *)packet.body;
+                client->session = reply->session;
+                memcpy(client->secret, reply->secret, sizeof(client->secret));
+            }
         }
         packet_close_fds(&packet);
     }
 }
 
-void client_connect(struct client *client, struct wire_server *server, struct principal who, int32_t pid)
+static void reach(struct client *client, struct wire_server *server)
 {
+    struct peer peer = {
+        .who = client->who, .pid = client->pid, .pidfd = fcntl(client->life.pidfd, F_DUPFD_CLOEXEC, 3)};
+    const int few = 4096; /* so that a client that does not read has answers waiting for it soon */
     int ends[2];
 
     CHECK(!socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends));
-    *client = (struct client){.fd = ends[0], .reads = true};
-    life_begin(&client->life);
-    struct peer peer = {.who = who, .pid = pid, .pidfd = fcntl(client->life.pidfd, F_DUPFD_CLOEXEC, 3)};
+    CHECK(!setsockopt(ends[1], SOL_SOCKET, SO_SNDBUF, &few, sizeof(few)));
+    client->fd = ends[0];
     client->link = link_new(server, ends[1], &peer);
     CHECK(client->link);
+}
+
+void client_connect(struct client *client, struct wire_server *server, struct principal who, int32_t pid)
+{
+    *client = (struct client){.reads = true, .who = who, .pid = pid};
+    life_begin(&client->life);
+    reach(client, server);
 }
 
 static void send_to(struct client *client, uint32_t opcode, const void *body, size_t size, const int *fds,
@@ -84,6 +100,32 @@ void client_hello(struct client *client)
     send_to(client, WIRE_HELLO, &request, sizeof(request), NULL, 0);
 }
 
+/* Of the ids that it knows those whose bit is set, then the slots that it says it maps something in. */
+static int take_leases(struct input *in, const struct client *client, uint32_t *n)
+{
+    uint64_t said[16 + LOCKWORD_SLOTS / 64] = {0};
+    unsigned chosen = take_byte(in) | (unsigned)take_byte(in) << 8;
+
+    *n = 0;
+    for (unsigned i = 0; i < 16; i++)
+        if (chosen >> i & 1)
+            said[(*n)++] = client->known.ids[(client->known.next - 1 - i) % 16];
+    said[*n] = take_number(in);
+    return memfd_sealed("leases", said, sizeof(said[0]) * (*n + LOCKWORD_SLOTS / 64));
+}
+
+void client_come_back(struct client *client, struct wire_server *server, struct input *in)
+{
+    struct wire_resume_request request = {.session = client->session, .version = WIRE_VERSION, .client = "back"};
+    int fd = take_leases(in, client, &request.n_leases);
+
+    memcpy(request.secret, client->secret, sizeof(request.secret));
+    fd_close(client->fd);
+    reach(client, server);
+    send_to(client, WIRE_RESUME, &request, sizeof(request), &fd, 1);
+    close(fd);
+}
+
 /* The fds that the request takes, or others. */
 static unsigned take_fds(struct input *in, const struct client *client, uint32_t opcode, int fds[4])
 {
@@ -93,12 +135,13 @@ static unsigned take_fds(struct input *in, const struct client *client, uint32_t
     if (choice < 0xf0 && opcode == WIRE_PUBLISH) {
         fds[n++] = take_table(in);
     } else if (choice < 0xf0 && opcode == WIRE_TRANSFER) {
-        struct wire_range ranges[2] = {{.buffer = client->known.ids[choice % 16]},
-                                       {.buffer = client->known.ids[choice / 16]}};
+        const struct known_ids *known = &client->known;
+        struct wire_range ranges[2] = {{.buffer = known->ids[(known->next - 1 - (choice & 7)) % 16]},
+                                       {.buffer = known->ids[(known->next - 1 - (choice >> 3 & 7)) % 16]}};
         ranges[0].bytes = take_number(in);
         ranges[1].file_offset = take_number(in);
         fds[n++] = memfd_create("file", MFD_CLOEXEC);
-        fds[n++] = memfd_sealed("ranges", ranges, sizeof(ranges[0]) * (1 + (choice & 1)));
+        fds[n++] = memfd_sealed("ranges", ranges, sizeof(ranges[0]) * (1 + (choice >> 6 & 1)));
     } else if (choice >= 0xf0) {
         while (n < (choice & 3u))
             fds[n++] = choice & 4 ? memfd_fixed("odd", 4096) : dup(choice & 8 ? client->life.pidfd : STDERR_FILENO);

@@ -78,6 +78,17 @@ void world_furnish(struct world *world)
     CHECK(world->core->n_buffers == 3 && !world->core->n_sessions);
 }
 
+void world_visit(struct world *world)
+{
+    static const struct attach_args w = {.name = "w"}, m = {.name = "m"};
+    struct session *session = visitor(world, alice);
+
+    verb_attach(world->core, world_call(alice, session), &w);
+    verb_attach_model(world->core, world_call(alice, session), &m);
+    world_run(world);
+    CHECK(world->core->n_leases == 2);
+}
+
 int take_table(struct input *in)
 {
     struct table_builder builder = {0};

@@ -33,6 +33,7 @@ static void check(const struct config *config)
 #define OPTION(key, type, standard, reload, about) CHECK(!memcmp(&again.key, &config->key, sizeof(again.key)));
 #include "config/options.def"
 #undef OPTION
+    CHECK(!config->host_bytes.percent || config_bytes(config->host_bytes, INT64_MAX) <= INT64_MAX);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)

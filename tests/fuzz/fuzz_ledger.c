@@ -1,6 +1,7 @@
 /* What the owner finds at its start: a ledger of any bytes, whose checksums are made right (first byte's bit 0),
- * since otherwise none would get past them; with the fds that its rows speak of, some of them, or none. Whatever
- * comes back must be whole, can be used, and comes back the same once more. */
+ * since otherwise none would get past them; with the fds that its rows speak of, some of them, or none, and then
+ * half of it is lost but for its copy. Whatever comes back must be whole, can be used, and comes back the same once
+ * more. */
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
@@ -53,6 +54,12 @@ static void write_ledger(const uint8_t *bytes, size_t size)
 
     CHECK(fd >= 0 && write(fd, bytes, size) == (ssize_t)size);
     close(fd);
+}
+
+static void keep_copy(const uint8_t *bytes, size_t size)
+{
+    world.copy = memfd_create("copy", MFD_CLOEXEC);
+    CHECK(world.copy >= 0 && write(world.copy, bytes, size) == (ssize_t)size);
 }
 
 static void keep(const char *kind, uint64_t id, int fd)
@@ -150,10 +157,12 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
     worker_is_lenient = true;
     world_begin(&world, true);
     world_crash(&world);
-    write_ledger(copy, in.left);
-    free(copy);
-    if (!(choice & 2))
+    write_ledger(copy, choice & 2 ? in.left / 2 : in.left);
+    if (choice & 2)
+        keep_copy(copy, in.left);
+    else
         keep_fds(choice);
+    free(copy);
     int error = world_come_back(&world);
     if (!error) {
         world_digest(&world);

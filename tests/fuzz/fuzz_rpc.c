@@ -1,5 +1,5 @@
 /* Operators against rpc and core: any bytes as lines, with a furnished catalog behind them. Every answer must be a
- * line of sound JSON, whatever was asked. The input's first byte says who asks. */
+ * line of sound JSON, whatever was asked. The input's first byte says who asks, and whether a client is there. */
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <unistd.h>
@@ -43,6 +43,8 @@ static void check_line(const char *line, size_t size)
     /* A document that is larger than what we would read is none of an error. */
     if (code && size < LINE_BYTES_MAX)
         fprintf(stderr, "an answer is not sound: %s: %.*s\n", why, (int)size, line);
+    if (getenv("VERBOSE"))
+        fprintf(stderr, "  %.*s", (int)size, line);
     CHECK(!code || size >= LINE_BYTES_MAX);
 }
 
@@ -85,6 +87,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
 
     world_begin(&world, false);
     world_furnish(&world);
+    if (choice & 16)
+        world_visit(&world);
     CHECK(!rpc_server_new(&loop, world.core, &terms, listening(), &server));
     CHECK(!socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends));
     CHECK(!connection_new(server, ends[1], choice & 1 ? root : choice & 2 ? bob : alice));

@@ -1,6 +1,6 @@
 /* Clients against wire and core, all of it: packets right and wrong, with and without fds, lock words scribbled on,
- * clients that do not read, hang up and die, time that passes, jobs that wait or fail. Then the owner dies, and
- * what it granted must come back. */
+ * clients that do not read, hang up and die, time that passes, jobs that wait or fail, owners that die and whose
+ * clients come back. At last the owner dies, and what it granted must come back. */
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <unistd.h>
@@ -33,6 +33,38 @@ static void join(unsigned i, struct principal who)
     client_connect(&clients[i], server, who, 100 + (int32_t)i);
 }
 
+static int listening(void)
+{
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+
+    CHECK(!bind(fd, (struct sockaddr *)&address, sizeof(sa_family_t)) && !listen(fd, 1));
+    return fd;
+}
+
+static void serve(void)
+{
+    static const struct wire_world terms = {.daemon_uid = 0, .admin_gid = (gid_t)-1, .max_links = 16};
+
+    CHECK(!wire_server_new(&loop, world.core, &terms, listening(), &server));
+}
+
+static void stop_serving(void)
+{
+    server = wire_server_free(server);
+    turn();
+    CHECK(!uv_loop_alive(&loop));
+}
+
+static void owner_dies(struct input *in)
+{
+    stop_serving();
+    CHECK(!world_restart(&world));
+    serve();
+    for (unsigned i = 0; i < CLIENTS; i++)
+        client_come_back(&clients[i], server, in);
+}
+
 static void act(struct input *in)
 {
     uint8_t choice = take_byte(in);
@@ -41,6 +73,12 @@ static void act(struct input *in)
     switch (choice & 0x1f) {
     case 0:
         client_say_noise(client, in);
+        break;
+    case 22: /* what only a daemon says */
+        client_say(client, in, WIRE_EVENT_FIRST + take_byte(in) % 3);
+        break;
+    case 23:
+        owner_dies(in);
         break;
     case 24:
         world.now += take_number(in) % 100000;
@@ -85,15 +123,6 @@ static void act(struct input *in)
             client_hear(&clients[i]);
 }
 
-static int listening(void)
-{
-    struct sockaddr_un address = {.sun_family = AF_UNIX};
-    int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-
-    CHECK(!bind(fd, (struct sockaddr *)&address, sizeof(sa_family_t)) && !listen(fd, 1));
-    return fd;
-}
-
 static bool is_building(void)
 {
     list_for_each (node, &world.core->models)
@@ -104,11 +133,10 @@ static bool is_building(void)
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
 {
-    static const struct wire_world terms = {.daemon_uid = 0, .admin_gid = (gid_t)-1, .max_links = 16};
     struct input in = {bytes, size};
 
     world_begin(&world, true);
-    CHECK(!wire_server_new(&loop, world.core, &terms, listening(), &server));
+    serve();
     for (unsigned i = 0; i < CLIENTS; i++) {
         join(i, i == 2 ? bob : alice);
         if (size % 16) /* else they have to say it themselves */
@@ -120,9 +148,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
         act(&in);
 
     world.fail_in = 0;
-    server = wire_server_free(server);
-    turn();
-    CHECK(!uv_loop_alive(&loop));
+    stop_serving();
     for (unsigned i = 0; i < CLIENTS; i++) {
         client_hear(&clients[i]);
         fd_close(clients[i].fd);

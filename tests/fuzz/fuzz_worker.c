@@ -103,6 +103,7 @@ static void dress(struct input *in, uint32_t opcode, union job_request *request,
     case JOB_FILE:
         take_extent(in, &request->file.extent, fds, n);
         fds[(*n)++] = memfd_create("file", MFD_CLOEXEC);
+        CHECK(!ftruncate(fds[*n - 1], 4096));
         fds[(*n)++] = take_ranges(in, &request->file.n_ranges);
         break;
     }
@@ -150,6 +151,19 @@ int LLVMFuzzerInitialize(int *argc, char ***argv)
     return setrlimit(RLIMIT_FSIZE, &limit);
 }
 
+/* With numbers of all magnitudes in it. */
+static void make_piece(unsigned place, uint64_t size)
+{
+    uint32_t words[1024], word = place;
+    int fd = memfd_fixed("piece", size);
+
+    for (unsigned i = 0; i < 1024; i++)
+        words[i] = word = word * 1664525 + 1013904223;
+    CHECK(pwrite(fd, words, sizeof(words), 0) == sizeof(words));
+    owner_keep(place, fd,
+               (struct job_extent){.kind = place & 1 ? JOB_EXTENT_HOST : JOB_EXTENT_DEVICE, .size = size});
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
 {
     struct input in = {bytes, size};
@@ -158,13 +172,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
 
     CHECK(!socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends));
     CHECK(!pthread_create(&thread, NULL, serve, &ends[1]));
-    owner_fd = ends[0];
+    owner_begin(ends[0]);
     start(); /* the first one counts, the others are refused: it is one worker for all inputs */
-    for (unsigned i = 0; i < 4; i++) {
-        uint64_t bytes_of_it = 4096 << (i * 2);
-        owner_keep(i, memfd_fixed("piece", bytes_of_it),
-                   (struct job_extent){.kind = i & 1 ? JOB_EXTENT_HOST : JOB_EXTENT_DEVICE, .size = bytes_of_it});
-    }
+    for (unsigned i = 0; i < 4; i++)
+        make_piece(i, (uint64_t)4096 << (i * 2));
     for (unsigned i = 0; in.left && i < 24; i++)
         act(&in);
     close(owner_fd);

@@ -11,6 +11,12 @@ struct piece pieces[4] = {{.fd = -1}, {.fd = -1}, {.fd = -1}, {.fd = -1}};
 int owner_fd;
 static uint32_t serial;
 
+void owner_begin(int fd)
+{
+    owner_fd = fd;
+    serial = 0; /* it says where a created extent is kept: the same for the same input */
+}
+
 void owner_keep(unsigned place, int fd, struct job_extent extent)
 {
     struct piece *piece = &pieces[place % 4];
@@ -36,7 +42,9 @@ static void await(uint32_t opcode, const struct job_create_request *created)
     const struct job_row *row = job_row(packet.header.opcode);
     if (packet.header.status)
         CHECK(packet.body_size == sizeof(struct packet_refusal) && !packet.n_fds);
-    else
+    if (getenv("VERBOSE"))
+        fprintf(stderr, "  opcode %u: %s\n", opcode, packet.header.status ? (const char *)packet.body : "done");
+    if (!packet.header.status)
         CHECK(row && packet.header.opcode == opcode && packet.body_size == row->reply_size);
     if (!packet.header.status && created) {
         struct job_create_reply reply;

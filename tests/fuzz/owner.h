@@ -10,6 +10,8 @@ struct piece {
 extern struct piece pieces[4]; /* that CREATE has made in this input, or that we made ourselves */
 extern int owner_fd;
 
+/* At this end of a worker's socketpair from now on. */
+void owner_begin(int fd);
 /* Takes fd, in the place of another. */
 void owner_keep(unsigned place, int fd, struct job_extent extent);
 /* Sends it and, unless it is one-way, waits for its one answer. created: what a CREATE asked for; its extent is

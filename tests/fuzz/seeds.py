@@ -3,6 +3,7 @@
 beside them were found, or taken from a running daemon.
 usage: seeds.py [DIR]"""
 import os
+import re
 import struct
 import sys
 
@@ -11,6 +12,8 @@ ROOT = sys.argv[1] if len(sys.argv) > 1 else os.path.join(HERE, "corpus")
 
 
 def seed(harness, name, data):
+    if harness == "wire" and len(data) % 16 == 0:
+        data += DONE  # else its clients would not have said HELLO
     os.makedirs(os.path.join(ROOT, harness), exist_ok=True)
     with open(os.path.join(ROOT, harness, name), "wb") as file:
         file.write(data if isinstance(data, bytes) else data.encode())
@@ -20,8 +23,9 @@ def seed(harness, name, data):
 # Opcodes of messages.def.
 DEVICE, ALLOC, ATTACH, ATTACH_MODEL, PUBLISH, COMMIT, LOCK, RELEASED, DETACH, FREE, BYE = range(2, 13)
 COMPRESS, DECOMPRESS, OFFLOAD, RESTORE, TRANSFER, OP_WAIT, OP_CANCEL = range(13, 20)
+EVENT, OWNER_DIES = 22, 23
 TIME, STEP, FAIL, WORD, READS, HANG_UP, DIE, LISTED = range(24, 32)
-F32, INT8_CODEC = 11, 3
+F32, F16, BF16, I8, INT8_CODEC = 11, 9, 10, 1, 3
 
 
 def by(client, what):
@@ -33,28 +37,29 @@ def name(text):
 
 
 NO_FDS = b"\x00"
+DONE = by(0, STEP) + b"\x20"  # all that it takes
 
 
-def alloc(client, dims, text, keep=4, device=0, handle=0):
+def alloc(client, dims, text, keep=4, device=0, handle=0, mode=0o66):
     """dtype handle flags mode device rank dims size(0: of the shape) name group, fds"""
-    return (by(client, ALLOC) + bytes([F32, handle, keep, 0o66, device, len(dims), *dims, 0]) + name(text) + b"\x00"
-            + NO_FDS)
+    return (by(client, ALLOC) + bytes([F32, handle, keep, mode, device, len(dims), *dims, 0]) + name(text) + b"\x00"
+            + NO_FDS + DONE)
 
 
 def attach(client, text, access=0, flags=0):
-    """id (0xe0..: a number, 8 raw bytes of zero) name access flags timeout"""
-    return by(client, ATTACH) + b"\xf8" + bytes(8) + name(text) + bytes([access, flags, 100]) + NO_FDS
+    """id (0xe0..: not a known one, but the number behind it) name access flags timeout"""
+    return by(client, ATTACH) + b"\xe0\x00" + name(text) + bytes([access, flags, 100]) + NO_FDS + DONE
 
 
 def publish(client, text, flags=0):
     """name key device mode flags timeout, fds: a table of two groups and two buffers"""
     rows = b"".join(bytes([arena, F32, 2, 8, 32, 0]) + name(tensor) for arena, tensor in ((0, "x"), (1, "y")))
     return (by(client, PUBLISH) + name(text) + name("key") + bytes([0, 0, flags, 100]) + NO_FDS
-            + bytes([2 | 2 << 2]) + name("g") + name("h") + rows)
+            + bytes([2 | 2 << 2]) + name("g") + name("h") + rows + DONE)
 
 
 def commit(client, newest=0, yes=1):
-    return by(client, COMMIT) + bytes([newest, yes]) + NO_FDS
+    return by(client, COMMIT) + bytes([newest, yes]) + NO_FDS + DONE
 
 
 def offload(client, sel, tier=1, force=1):
@@ -66,16 +71,28 @@ def restore(client, sel):
 
 
 def compress(client, sel, mode=0, codec=INT8_CODEC, text=""):
-    return (by(client, COMPRESS) + name(sel) + name(text) + bytes([codec, 0xFF, 0, 0, 0, mode, 0, 0, 0]) + NO_FDS)
+    return (by(client, COMPRESS) + name(sel) + name(text) + bytes([codec, 0xFF, 0, 0, 0, mode, 0, 0, 0]) + NO_FDS
+            + DONE)
 
 
 def by_id(client, what, newest=0):
     return by(client, what) + bytes([newest]) + NO_FDS
 
 
+def transfer(client, buffer, write, bytes_of_it=64):
+    """the newest but `buffer` of the ids that it knows"""
+    return by(client, TRANSFER) + bytes([1, write, buffer, bytes_of_it, 0]) + DONE
+
+
+def owner_dies(*has):
+    """which of the newest ids each client says that it leases (bits), and the slots that it uses"""
+    return by(0, OWNER_DIES) + b"".join(bytes([leases, 0, slots]) for leases, slots in has)
+
+
 MODEL = publish(0, "m") + commit(0, 0)
 LET_GO = by(0, WORD) + b"\xa0\x00" + by(0, WORD) + b"\xa0\x01"
-seed("wire", "alloc-attach-detach", alloc(0, [8, 32], "w") + attach(1, "w") + by_id(1, DETACH) + attach(2, "~0/w"))
+seed("wire", "alloc-attach-detach", alloc(0, [8, 32], "w") + attach(1, "w") + by_id(1, DETACH) + attach(2, "~1000/w"))
+seed("wire", "private-copy", alloc(0, [8, 32], "w", mode=0o44) + attach(2, "~1000/w") + by_id(2, DETACH) + by_id(0, BYE))
 seed("wire", "publish-attach", MODEL + by(1, ATTACH_MODEL) + name("m") + bytes([0, 0, 50]) + NO_FDS + by(0, BYE) + b"\x00")
 seed("wire", "away-and-back", alloc(0, [8, 32], "w") + offload(1, "w") + LET_GO + restore(0, "w") + by_id(0, OP_WAIT))
 seed("wire", "compress", alloc(0, [8, 32], "w") + by_id(0, DETACH) + compress(0, "w") + attach(0, "w")
@@ -86,7 +103,18 @@ seed("wire", "death", alloc(0, [8, 32], "w", device=1) + by(0, LISTED) + by(0, D
 seed("wire", "cuda-ipc", alloc(0, [8, 32], "w", device=1, handle=1) + offload(0, "w") + attach(1, "w"))
 seed("wire", "replace", MODEL + publish(1, "m", 16) + commit(1, 0) + by(0, ATTACH_MODEL) + name("m") + bytes([0, 1, 50]) + NO_FDS)
 seed("wire", "fault", alloc(0, [8, 32], "w") + by(0, FAIL) + b"\x00\x05" + offload(0, "w") + LET_GO + restore(0, "w"))
-seed("wire", "transfer", alloc(0, [8, 32], "w") + by(0, TRANSFER) + bytes([1, 0, 0x10, 64, 64]))
+seed("wire", "transfer", alloc(0, [8, 32], "w") + transfer(0, 1, 0) + transfer(0, 2, 1))
+seed("wire", "transfer-encoded", alloc(0, [8, 32], "w") + by_id(0, DETACH) + compress(0, "w") + attach(0, "w")
+     + transfer(0, 1, 1) + transfer(0, 2, 0) + by_id(0, OP_CANCEL))
+seed("wire", "publish-twice", publish(0, "m") + publish(1, "m", 1) + commit(0, 0) + publish(1, "m"))
+seed("wire", "come-back", alloc(0, [8, 32], "w") + attach(1, "w") + owner_dies((1, 1), (3, 3), (0, 0)) + by_id(0, DETACH)
+     + owner_dies((0, 0), (1, 1), (0, 0)) + offload(0, "w"))
+seed("wire", "come-back-to-reclaim", alloc(0, [8, 32], "w") + attach(1, "w") + offload(1, "w")
+     + owner_dies((1, 1), (3, 3), (0, 0)) + LET_GO + restore(0, "w"))
+seed("wire", "overdue", alloc(0, [8, 32], "w") + offload(0, "w") + by(0, OP_WAIT) + bytes([0, 50]) + NO_FDS
+     + by(0, TIME) + b"\x80")
+seed("wire", "does-not-read", by(0, READS) + (by(0, DEVICE) + bytes([0]) + NO_FDS) * 40)
+seed("wire", "events", b"".join(by(0, EVENT) + bytes([event, 0, 0]) + bytes(40) for event in range(3)))
 seed("wire", "noise", by(0, 0) + b"\x14" + struct.pack("<IIiHH", DEVICE, 1, 0, 0, 0) + bytes(4))
 
 # ---- worker: opcode, fields, extents, oddity -------------------------------------------------------------------------
@@ -94,19 +122,34 @@ CREATE, DESTROY, COPY, ENCODE, DECODE, HASH, FILE, QUERY, CLIENTS, CANCEL = rang
 BLANK = bytes([0xF8]) + bytes(8)  # a number of zero
 EXTENT = bytes(24)                # in the fields; the piece is chosen after them
 DIMS = bytes([2, 8, 32])
-CODE = bytes([0, 0, 0xE1]) + DIMS + bytes([F32, INT8_CODEC, 0, 0, 0, 0])
 for kind in (0, 2, 3):
     seed("worker", f"create-{kind}", bytes([CREATE, 0xE2, kind, 0, 0, HASH]) + EXTENT + bytes([0, 200, 0, 0]))
-seed("worker", "copy", bytes([COPY]) + EXTENT * 2 + bytes([0, 0, 0xE2, 0, 1, 0, 1, 0]))
-seed("worker", "disk", bytes([CREATE, 0xE3, 3, 0, 0, COPY]) + EXTENT * 2 + bytes([0, 0, 0xE2, 0, 1, 1, 2, 0, COPY])
-     + EXTENT * 2 + bytes([0, 0, 0xE2, 0, 1, 2, 1, 0]))
-seed("worker", "encode", bytes([ENCODE]) + EXTENT * 2 + CODE + bytes([0, 0, 1, 2, 0, DECODE]) + EXTENT * 2 + CODE
-     + bytes([2, 1, 0]))
+
+
+def copy(source, target):
+    return bytes([COPY]) + EXTENT * 2 + bytes([0, 0, 0xE2, 0, 1, source, target, 0])
+
+
+def code(codec, stored, granularity, dtype=F32, bounds=(0, 0)):
+    """there and back, between a host and a device extent"""
+    how = bytes([0, 0, 0xE1]) + DIMS + bytes([dtype, codec, granularity, 0, stored, 16])
+    return (bytes([ENCODE]) + EXTENT * 2 + how + bytes([*bounds, 1, 2, 0])
+            + bytes([DECODE]) + EXTENT * 2 + how + bytes([2, 1, 0]))
+
+
+CREATED = 2  # where the harness keeps what the first job made
+DISK = bytes([CREATE, 0xE3, 3, 0, 0])
+seed("worker", "copy", copy(0, 1) + copy(1, 2))
+seed("worker", "disk", DISK + copy(1, CREATED) + copy(CREATED, 1) + copy(0, CREATED) + copy(CREATED, 0))
+seed("worker", "disk-encrypted", DISK + copy(1, CREATED | 0xC0) + copy(CREATED | 0xC0, 0))
+for i, how in enumerate([(INT8_CODEC, I8, 0), (INT8_CODEC, I8, 1), (INT8_CODEC, I8, 2), (1, F16, 0), (2, BF16, 0),
+                         (1, F16, 0, BF16), (INT8_CODEC, I8, 0, F16), (INT8_CODEC, I8, 0, F32, (200, 1))]):
+    seed("worker", f"encode-{i}", code(*how))
 for write in (0, 1):
     seed("worker", f"file-{write}", bytes([FILE]) + EXTENT + bytes([2, write, 1, 0, 0, 64, 128, 64, 200, 0]))
-seed("worker", "ask", bytes([QUERY, 0, 0, CLIENTS, 2, 1, 2, 3, 4, 0, CANCEL, 5, 0, DESTROY, 1, 2, 0]))
+seed("worker", "ask", bytes([QUERY, 0, CLIENTS, 2, 1, 2, 3, 4, 0, CANCEL, 5, 0, DESTROY, 1, 2, 0]))
 
-# ---- rpc: who asks (bits), then lines --------------------------------------------------------------------------------
+# ---- rpc: who asks (bits; 16: a client is there), then lines ---------------------------------------------------------
 
 
 def ask(method, params="{}", id=1):
@@ -124,19 +167,32 @@ seed("rpc", "move", lines(0, ask("hbm.offload", '{"sel":"w","to":"host","force":
                           ask("hbm.restore", '{"sel":"w"}'), ask("hbm.sleep", '["m"]'), ask("hbm.wake", '["m"]')))
 seed("rpc", "code", lines(0, ask("hbm.compress", '{"sel":"*","codec":"int8","granularity":"channel:0","min_sqnr":20}'),
                           ask("hbm.hash", '["*"]'), ask("hbm.decompress", '["*"]'), ask("hbm.show", '["w"]')))
-seed("rpc", "end", lines(1, ask("hbm.rename", '["w","v"]'), ask("hbm.free", '["v"]'), ask("hbm.rm", '["m"]'),
-                         ask("hbm.drain"), ask("hbm.kick", '["0x1006000001000003"]')))
-seed("rpc", "wait", lines(4, ask("hbm.hash", '{"sel":"w"}'), ask("hbm.wait", '{"op":"0x100700000100000b","timeout_seconds":1}'),
-                          ask("hbm.cancel", '["0x100700000100000b"]')))
+seed("rpc", "end", lines(0, ask("hbm.rename", '["w","v"]'), ask("hbm.free", '["v"]'), ask("hbm.rename", '["m","n"]'),
+                         ask("hbm.rm", '["n"]')))
+seed("rpc", "drain", lines(1, ask("hbm.drain", '["0"]')))
+OPERATION, SESSION = "0x000170000200000c", "0x000160000200000c"  # the first one of a furnished world
+OFFLOAD = ask("hbm.offload", '{"sel":"w","to":"host","async":true}')
+seed("rpc", "wait", lines(4, OFFLOAD, ask("hbm.wait", '{"op":"%s","timeout_seconds":0.1}' % OPERATION), ask("hbm.ops"),
+                          ask("hbm.cancel", '["%s"]' % OPERATION)))
+seed("rpc", "wait-to-its-end", lines(0, OFFLOAD, ask("hbm.wait", '["%s"]' % OPERATION)))
+seed("rpc", "owner-goes", lines(12, ask("hbm.hash", '["*"]'), ask("hbm.offload", '["w","host"]')))
+for who in (16, 17, 18):
+    seed("rpc", f"client-{who}", lines(who, ask("hbm.who"), ask("hbm.who", '["0"]'), ask("hbm.accounts"), ask("hbm.sessions"),
+                                       ask("hbm.models"), ask("hbm.show", '["*"]'), ask("hbm.why_not_free", '["*"]'),
+                                       ask("hbm.offload", '["~1000/w","host"]'), ask("hbm.why_not_free", '["~1000/w"]'),
+                                       ask("hbm.kick", '["%s"]' % SESSION), ask("hbm.sessions")))
 seed("rpc", "batch", lines(0, '[{"jsonrpc":"2.0","id":1,"method":"hbm.ls"},{"jsonrpc":"2.0","method":"hbm.ls"},1]\n', "[]\n"))
-seed("rpc", "subscribe", lines(1, ask("hbm.subscribe"), ask("hbm.rename", '["w","v"]'), ask("rpc.discover")))
+seed("rpc", "subscribe", lines(1, ask("hbm.subscribe"), ask("hbm.rename", '["~1000/w","v"]'), ask("rpc.discover")))
 seed("rpc", "wrong", lines(0, '{"jsonrpc":"1.0"}\n', "{\n", "\x00\n", '{"a":1,"a":2}\n', "[" * 70 + "\n", '"\\ud800"\n'))
 
 # ---- names, configuration, checkpoints, tables -----------------------------------------------------------------------
 for i, text in enumerate(["w\nv", "m\nn", "m/?", "model:m", "group:m/g", "id:1003000001000005", "~1000/w", "int8\nchannel:0",
                           "fp16\ngroup:32", "[a-z]*", "0x12ab", "a/../b", "\u00e9\U0001f600"]):
     seed("names", f"{i:02}", text)
-seed("config", "all", open(os.path.join(HERE, "../../config/hbmd.conf"), "rb").read())
+config = open(os.path.join(HERE, "../../config/hbmd.conf"), encoding="utf-8").read()
+seed("config", "all", config)
+seed("config", "in-effect", re.sub(r"^# *(?=[a-z_]+ =|\[)", "", config, flags=re.MULTILINE))
+seed("config", "listeners", "[listener a]\ndirectory = /run/a\n[listener a]\ndirectory = /run/a\n[listener]\n[listener main]\n")
 seed("config", "set", "log_level = debug\ndevice=host\n# remark\n; other\nreclaim_seconds = 2.5\nhost_bytes = 50%\n")
 seed("config", "wrong", "log_level = loud\nnothing = 1\n[section]\n=\nmax_sessions = -1\nspill_bytes = 99999999999T\n")
 seed("safetensors", "two", b"\x18" + b'{"a":{"dtype":"F32","shape":[2,2],"data_offsets":[0,16]},'

@@ -138,7 +138,7 @@ static void forget_ledger(int dir_fd)
 
 void world_begin(struct world *world, bool with_ledger)
 {
-    *world = (struct world){.now = 1000, .dir_fd = -1};
+    *world = (struct world){.now = 1000, .dir_fd = -1, .copy = -1};
     if (with_ledger)
         world->dir_fd = scratch();
     world->lowest_fd = lowest_free_fd();
@@ -154,6 +154,15 @@ void world_begin(struct world *world, bool with_ledger)
     CHECK(!ledger_readopt(world->core, NULL, 0));
 }
 
+static void end_what_runs(struct world *world)
+{
+    while (!list_empty(&world->storing) || !list_empty(&world->jobs)) {
+        world->fail_in = 1;
+        world->fail_error = HBM_E_SHUTTING_DOWN;
+        world_step(world, 1);
+    }
+}
+
 void world_crash(struct world *world)
 {
     /* A SIGKILL would free it all. Here what jobs and requests hold goes by their ends, and nobody hears of them.
@@ -161,14 +170,11 @@ void world_crash(struct world *world)
     world->core->ledger = NULL;
     world->core->env.unstore = NULL;
     world->core->draining = true;
+    end_what_runs(world); /* before any session goes: no request is pending where nothing can be unstored */
     for (unsigned i = 0; i < 10; i++) { /* some wait for memory, with a job of their own behind it */
         world->now += 1000;
         core_tick(world->core);
-        while (!list_empty(&world->storing) || !list_empty(&world->jobs)) {
-            world->fail_in = 1;
-            world->fail_error = HBM_E_SHUTTING_DOWN;
-            world_step(world, 1);
-        }
+        end_what_runs(world);
     }
     world->fail_in = 0;
     world->core = core_free(world->core);
@@ -182,8 +188,12 @@ int world_come_back(struct world *world)
     world->wake = 0;
     start(world);
     int error = ledger_open(world->dir_fd, &world->ledger);
+    if (!error)
+        error = ledger_recover(world->ledger, world->copy);
     if (error)
         return error;
+    if (world->copy >= 0)
+        ledger_keep_copy(world->ledger, fcntl(world->copy, F_DUPFD_CLOEXEC, 3));
     world->core->ledger = world->ledger;
     list_for_each (node, &world->store)
         n++;
@@ -228,6 +238,7 @@ void world_end(struct world *world)
         unkeep(list_entry(list_first(&world->store), struct kept, node));
     if (world->dir_fd >= 0)
         forget_ledger(world->dir_fd);
+    world->copy = fd_close(world->copy);
     CHECK(world->lowest_fd < 0 || lowest_free_fd() == world->lowest_fd);
 }
 

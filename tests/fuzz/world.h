@@ -19,6 +19,7 @@ struct world {
     struct device *host, *gpu;
     struct ledger *ledger; /* NULL: without */
     int dir_fd;
+    int copy; /* of the ledger, if the store has one; else -1 */
     int lowest_fd; /* the lowest free one at the start: a leak would take it; -1: not to be looked at */
     uint64_t now, wake;
     struct list jobs;    /* struct job, submitted, oldest first */
@@ -59,6 +60,8 @@ void world_check_books(struct world *world);
 struct call *world_call(struct principal who, struct session *session);
 /* Sealed model "m" with groups "g" and "h" and tensors m/x, m/y, and a kept buffer "w", alice's. */
 void world_furnish(struct world *world);
+/* A client of alice's that maps "w" and all of "m"; it stays until the world ends. */
+void world_visit(struct world *world);
 /* A table out of the input, as a sealed memfd. */
 int take_table(struct input *in);
 /* Walks everything as `ls` and `show` do: every object must be whole. Returns a digest of it. */
