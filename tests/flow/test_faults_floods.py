@@ -4,9 +4,11 @@ import os
 import select
 import time
 
-from helpers import OTHER, Client, as_user, child, connect, deaf, let_others_in, module_daemon, root_only, serves, settled, shared
+import wire
+from helpers import (OTHER, Client, as_user, child, connect, deaf, events, let_others_in, module_daemon, root_only, serves, settled,
+                     shared)
 from tables import publish_crowd
-from wire import UNLOCKED
+from wire import KEEP, UNLOCKED
 
 
 def test_a_storm_of_connects_keeps_nobody_waiting(shared, child):
@@ -67,13 +69,24 @@ def test_thousands_of_pipelined_requests_are_all_answered_in_order_while_others_
         flood.socket.settimeout(10)
 
 
+def asks_until_it_is_left_unread(link):
+    """Its own socket is full then: the daemon queues answers and reads no more of it."""
+    asked, seconds = [], link.socket.gettimeout()
+    link.socket.settimeout(1)
+    with contextlib.suppress(TimeoutError):
+        while True:
+            asked.append(link.send("device", index=0))
+    link.socket.settimeout(seconds)
+    return asked
+
+
 def test_a_reader_that_stops_for_two_seconds_during_a_burst_is_served(shared):
-    """FAULTS 10, CASES 24: a client's answers, and a subscriber's events."""
+    """FAULTS 10, CASES 24: a client's answers, more of them than its socket holds, and a subscriber's events."""
     with Client(shared.socket) as link, Client(shared.socket) as busy, shared.operator() as operator:
         link.hello()
         busy.hello()
         assert operator.rpc("hbm.subscribe") is True
-        asked = [link.send("device", index=0) for _ in range(100)]
+        asked = asks_until_it_is_left_unread(link)
         leases = [busy.grant(4096)["lease"] for _ in range(300)]
         time.sleep(2)
         assert [link.receive().serial for _ in asked] == asked
@@ -82,6 +95,24 @@ def test_a_reader_that_stops_for_two_seconds_during_a_burst_is_served(shared):
             heard += operator.receive()["params"]["event"] == "buffer.allocated"
         for lease in leases:
             busy.call("detach", lease=lease)
+
+
+def test_a_client_that_never_reads_is_dropped_at_its_bound_alone(make_daemon):
+    """FAULTS 10: it is asked to let go, again and again; requests it has none."""
+    daemon = make_daemon(config="reclaim_seconds = 0.01\n").start()
+    with wire.Client(daemon.socket) as silent, Client(daemon.socket) as busy:
+        silent.hello("silent")
+        busy.hello()
+        for number in range(50):
+            silent.grant(4096, f"b{number}", flags=KEEP)
+        for _ in range(400):
+            assert "did not let go" in daemon.ctl("offload", "b*", "--to", "host", "--force").stderr
+            if dropped := events(daemon, "client.dropped"):
+                break
+        [event] = dropped
+        assert "does not read" in event["detail"] and event["pid"] == os.getpid()
+        busy.call("device", index=0)
+        assert [session["session"] for session in daemon.rpc("hbm.sessions") if session["state"] == "open"] == [f"0x{busy.session:016x}"]
 
 
 def test_a_subscriber_that_never_reads_costs_a_bound_and_holds_up_nobody(make_daemon):

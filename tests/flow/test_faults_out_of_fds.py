@@ -105,6 +105,7 @@ def test_an_operator_is_answered_all_the_same(starved):
                 assert one.rpc("hbm.status")["sessions"] == 1
             assert "b0" in ctl_done(starved, "ls")
             ctl_done(starved, "status")
+            assert "no operator can be accepted" not in starved.log  # else it has waited for a client to go
 
 
 def test_a_worker_that_dies_then_is_replaced(starved):
