@@ -424,7 +424,7 @@ def rpc(world, struck):
         for method in ("hbm.show", "hbm.why_not_free"):
             world.daemon.rpc(method, {"sel": "*"})
         world.daemon.rpc("hbm.rename", {"name": "in-host", "to": "renamed"})
-    if "renamed" in hash_of(world.daemon, "*"):
+    if "renamed" in world.at_last(lambda: hash_of(world.daemon, "*")):
         world.at_last(lambda: world.daemon.rpc("hbm.rename", {"name": "renamed", "to": "in-host"}))
 
 
