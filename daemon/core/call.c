@@ -30,6 +30,13 @@ void call_refuse(struct call *call, int error, const char *format, ...)
     va_start(arguments, format);
     vsnprintf(call->detail, sizeof(call->detail), format, arguments);
     va_end(arguments);
+    explain_no_memory(error, call->detail);
     list_unlink(&call->node);
     call->done(call, error, NULL);
+}
+
+void explain_no_memory(int error, char detail[HBM_DETAIL_MAX])
+{
+    if (error == HBM_E_NO_MEMORY && !detail[0])
+        snprintf(detail, HBM_DETAIL_MAX, "the owner is out of memory for its own tables");
 }

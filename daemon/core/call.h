@@ -47,5 +47,8 @@ struct call {
 void call_init(struct call *call, struct principal who, struct session *session,
                void (*done)(struct call *call, int error, void *result));
 void call_done(struct call *call, void *result);
-/* error is a negative hbm_error; the sentence says what exactly was refused. */
+/* error is a negative hbm_error; the sentence says what exactly was refused. NO_MEMORY needs none where the owner
+ * itself is short of it. */
 __attribute__((format(printf, 3, 4))) void call_refuse(struct call *call, int error, const char *format, ...);
+/* Says so where nothing else was said: a tier that is full has words of its own. */
+void explain_no_memory(int error, char detail[HBM_DETAIL_MAX]);

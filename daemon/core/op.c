@@ -148,6 +148,7 @@ void op_end(struct op *op, int error, const char *detail)
     op->ended_ms = core_now(core);
     if (detail != op->detail)
         snprintf(op->detail, sizeof(op->detail), "%s", detail ? detail : "");
+    explain_no_memory(error, op->detail);
     uncharge(op);
     /* Kept ones are trimmed oldest end first. */
     list_unlink(&op->node);

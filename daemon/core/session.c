@@ -88,13 +88,16 @@ struct session *session_new(struct core *core, struct principal who, int32_t pid
         *error = HBM_E_LIMIT;
         return NULL;
     }
+    detail[0] = 0;
     *error = account ? account_charge(account, ACCOUNT_SESSIONS, 1, detail) : HBM_E_NO_MEMORY;
+    explain_no_memory(*error, detail);
     if (*error)
         return NULL;
     struct session *session = session_blank(core, who);
     if (!session) {
         account_release(account, ACCOUNT_SESSIONS, 1);
         *error = HBM_E_NO_MEMORY;
+        explain_no_memory(*error, detail);
         return NULL;
     }
     session->account = account;
