@@ -109,7 +109,13 @@ void health_look(struct core *core)
         book(core, i, lacking[i], cause[i]);
         any |= lacking[i];
     }
-    if (any && !core->health_timer.at_ms)
+    if (any)
+        health_watch(core);
+}
+
+void health_watch(struct core *core)
+{
+    if (!core->health_timer.at_ms)
         timer_arm(core, &core->health_timer, RETRY_MS);
 }
 

@@ -8,6 +8,8 @@
 int health_check(struct core *core, char *detail);
 /* Looks without refusing anybody: for status. */
 void health_look(struct core *core);
+/* Something is lacking: looks again by itself, and mends. */
+void health_watch(struct core *core);
 const char *ailment_name(enum ailment ailment);
 const char *ailment_remedy(enum ailment ailment);
 void health_tick(struct timer *timer);

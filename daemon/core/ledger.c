@@ -9,6 +9,7 @@
 
 #include "daemon/base/cleanup.h"
 #include "daemon/base/log.h"
+#include "daemon/core/health.h"
 
 #define COMPACT_SLACK ((uint64_t)1 << 20)
 
@@ -187,8 +188,9 @@ static void pack_record(struct pack *out, enum ledger_type type, uint64_t id, co
         out->size = start;
 }
 
-void ledger_write(struct ledger *ledger, enum ledger_type type, uint64_t id, struct pack *pack)
+void ledger_write(struct core *core, enum ledger_type type, uint64_t id, struct pack *pack)
 {
+    struct ledger *ledger = core->ledger;
     struct pack record = {0}, *out = ledger->depth ? &ledger->batch : &record;
 
 #ifdef LEDGER_MORE
@@ -206,15 +208,18 @@ void ledger_write(struct ledger *ledger, enum ledger_type type, uint64_t id, str
     free(record.bytes);
     free(pack->bytes);
     *pack = (struct pack){0};
+    if (ledger_trouble(core))
+        health_watch(core); /* the next row may be long in coming */
 }
 
-void ledger_bury(struct ledger *ledger, uint64_t id)
+void ledger_bury(struct core *core, uint64_t id)
 {
+    struct ledger *ledger = core->ledger;
     struct ledger_entry key = {.id = id};
     struct pack nothing = {0};
 
     if (ledger->depth || ledger->partial || tfind(&key, &ledger->index, compare))
-        ledger_write(ledger, LEDGER_DROP, id, &nothing);
+        ledger_write(core, LEDGER_DROP, id, &nothing);
 }
 
 int ledger_trouble(const struct core *core)
@@ -248,6 +253,6 @@ void ledger_end(struct core *core)
         return;
     struct pack rows = ledger->batch;
     ledger->batch = (struct pack){0}; /* rows has it now */
-    ledger_write(ledger, LEDGER_BATCH, 0, &rows);
+    ledger_write(core, LEDGER_BATCH, 0, &rows);
     ledger_ready(core); /* one record stands for much: it is not left to the next */
 }

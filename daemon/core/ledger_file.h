@@ -40,11 +40,11 @@ const char *unpack_text(struct unpack *unpack);
 /* A field that rows gained in a later version: 0 where it is not there. */
 uint32_t unpack_later_u32(struct unpack *unpack);
 
-/* A record with the payload (taken: freed). */
-void ledger_write(struct ledger *ledger, enum ledger_type type, uint64_t id, struct pack *pack);
+/* A record with the payload (taken: freed). Into core->ledger, which there is. */
+void ledger_write(struct core *core, enum ledger_type type, uint64_t id, struct pack *pack);
 
 /* A tombstone, where there is something to bury. */
-void ledger_bury(struct ledger *ledger, uint64_t id);
+void ledger_bury(struct core *core, uint64_t id);
 
 struct ledger_row {
     uint32_t type;

@@ -75,7 +75,7 @@ void ledger_put_extent(struct core *core, const struct extent *extent)
     pack_u32(&pack, extent->has_checksum);
     pack_u64(&pack, extent->checksum);
     pack_u64(&pack, extent->spill_key);
-    ledger_write(core->ledger, LEDGER_EXTENT, extent->id, &pack);
+    ledger_write(core, LEDGER_EXTENT, extent->id, &pack);
 }
 
 void ledger_put_arena(struct core *core, const struct arena *arena)
@@ -90,7 +90,7 @@ void ledger_put_arena(struct core *core, const struct arena *arena)
     pack_u32(&pack, arena->handle);
     pack_text(&pack, arena->group);
     pack_u64(&pack, arena->extent->id);
-    ledger_write(core->ledger, LEDGER_ARENA, arena->id, &pack);
+    ledger_write(core, LEDGER_ARENA, arena->id, &pack);
 }
 
 void ledger_put_buffer(struct core *core, const struct buffer *buffer)
@@ -114,7 +114,7 @@ void ledger_put_buffer(struct core *core, const struct buffer *buffer)
     pack_u32(&pack, buffer->keep);
     pack_u32(&pack, buffer->has_receipt);
     pack_bytes(&pack, &buffer->receipt, sizeof(buffer->receipt));
-    ledger_write(core->ledger, LEDGER_BUFFER, buffer->id, &pack);
+    ledger_write(core, LEDGER_BUFFER, buffer->id, &pack);
 }
 
 void ledger_put_model(struct core *core, const struct model *model)
@@ -136,7 +136,7 @@ void ledger_put_model(struct core *core, const struct model *model)
     pack_u32(&pack, model->n_buffers);
     list_for_each (node, &model->buffers)
         pack_u64(&pack, list_entry(node, struct buffer, model_node)->id);
-    ledger_write(core->ledger, LEDGER_MODEL, model->id, &pack);
+    ledger_write(core, LEDGER_MODEL, model->id, &pack);
 }
 
 void ledger_put_session(struct core *core, const struct session *session)
@@ -153,7 +153,7 @@ void ledger_put_session(struct core *core, const struct session *session)
     pack_u64(&pack, session->since_ms);
     pack_bytes(&pack, session->secret, sizeof(session->secret));
     pack_text(&pack, session->client);
-    ledger_write(core->ledger, LEDGER_SESSION, session->id, &pack);
+    ledger_write(core, LEDGER_SESSION, session->id, &pack);
 }
 
 void ledger_put_lease(struct core *core, const struct lease *lease)
@@ -175,13 +175,13 @@ void ledger_put_lease(struct core *core, const struct lease *lease)
         pack_u64(&pack, mapping->arena ? mapping->arena->id : 0);
         pack_u64(&pack, mapping->extent ? mapping->extent->id : 0);
     }
-    ledger_write(core->ledger, LEDGER_LEASE, lease->id, &pack);
+    ledger_write(core, LEDGER_LEASE, lease->id, &pack);
 }
 
 void ledger_drop(struct core *core, uint64_t id)
 {
     if (id && ledger_ready(core))
-        ledger_bury(core->ledger, id);
+        ledger_bury(core, id);
 }
 
 void ledger_put_ids(struct core *core)
@@ -194,5 +194,5 @@ void ledger_put_ids(struct core *core)
     pack_u32(&pack, bounds->generation);
     pack_u32(&pack, bounds->slots); /* since version 2 */
     pack_u32(&pack, bounds->first);
-    ledger_write(core->ledger, LEDGER_IDS, 0, &pack);
+    ledger_write(core, LEDGER_IDS, 0, &pack);
 }

@@ -263,7 +263,7 @@ static void records_of_an_unknown_kind_are_carried_along(void **state)
     struct pack pack = {0};
     make_kept(&w, "w", 8, 8);
     pack_text(&pack, "from a daemon that knew more");
-    ledger_write(w.ledger, 99, 0x1234, &pack);
+    ledger_write(w.core, 99, 0x1234, &pack);
     assert_int_equal(world_restart(&w), 0);
     named(&w, "w");
     for (unsigned i = 0; i < 6000; i++) /* through a compaction */
@@ -287,7 +287,7 @@ static void rows_that_the_file_could_not_take_are_written_later(void **state)
     tight = (struct rlimit){size + 40, old.rlim_max};
     setrlimit(RLIMIT_FSIZE, &tight);
     pack_text(&pack, "too long for the file by a few bytes, torn");
-    ledger_write(w.ledger, 99, 0x1234, &pack);
+    ledger_write(w.core, 99, 0x1234, &pack);
     named(&w, "w")->version = 7;
     ledger_put_buffer(w.core, named(&w, "w"));
     size_t torn = ledger_size();
