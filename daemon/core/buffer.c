@@ -15,20 +15,27 @@ static struct owner name_scope(const struct arena *arena)
     return owner_scope(arena->owner, arena->shared);
 }
 
-int buffer_list(struct buffer *buffer, char *detail)
+static int enter(struct buffer *buffer, const char *name, char *detail)
 {
-    int error = names_add(&buffer->core->buffer_names, name_scope(buffer->arena), buffer->name, buffer);
+    int error = name ? names_add(&buffer->core->buffer_names, name_scope(buffer->arena), name, buffer) : -ENOMEM;
 
     if (error == -EEXIST) {
-        snprintf(detail, HBM_DETAIL_MAX, "%.200s", buffer->name);
+        snprintf(detail, HBM_DETAIL_MAX, "%.200s", name);
         return HBM_E_EXISTS;
     }
     if (error) {
         snprintf(detail, HBM_DETAIL_MAX, "the owner is out of memory for its own tables");
         return HBM_E_NO_MEMORY;
     }
-    buffer->listed = true;
     return 0;
+}
+
+int buffer_list(struct buffer *buffer, char *detail)
+{
+    int error = enter(buffer, buffer->name, detail);
+
+    buffer->listed |= !error;
+    return error;
 }
 
 void buffer_unlist(struct buffer *buffer)
@@ -38,31 +45,40 @@ void buffer_unlist(struct buffer *buffer)
     buffer->listed = false;
 }
 
-int buffer_rename(struct buffer *buffer, const char *name, char *detail)
+int buffer_add_name(struct buffer *buffer, const char *name, char *detail)
 {
     _cleanup_free_ char *copy = strdup(name);
-    char *old = buffer->name;
-    bool was_listed = buffer->listed;
+    int error = enter(buffer, copy, detail);
 
-    if (!copy) {
-        snprintf(detail, HBM_DETAIL_MAX, "the owner is out of memory for its own tables");
-        return HBM_E_NO_MEMORY;
+    buffer->second_name = error ? NULL : TAKE_PTR(copy);
+    return error;
+}
+
+void buffer_settle_name(struct buffer *buffer, bool second)
+{
+    char *name = TAKE_PTR(buffer->second_name);
+
+    if (!name)
+        return;
+    if (!second) {
+        names_remove(&buffer->core->buffer_names, name_scope(buffer->arena), name);
+        free(name);
+        return;
     }
-    if (was_listed && !strcmp(old, name))
-        return 0;
-    buffer->name = copy;
-    int error = buffer_list(buffer, detail);
-    if (error) {
-        buffer->name = old;
-        return error;
-    }
-    TAKE_PTR(copy);
-    /* Only now: there might be no memory to enter it again. */
-    if (was_listed)
-        names_remove(&buffer->core->buffer_names, name_scope(buffer->arena), old);
-    free(old);
+    buffer_unlist(buffer);
+    free(buffer->name);
+    buffer->name = name;
+    buffer->listed = true;
     ledger_put_buffer(buffer->core, buffer);
-    return 0;
+}
+
+int buffer_rename(struct buffer *buffer, const char *name, char *detail)
+{
+    if (buffer->listed && !strcmp(buffer->name, name))
+        return 0;
+    int error = buffer_add_name(buffer, name, detail);
+    buffer_settle_name(buffer, true);
+    return error;
 }
 
 /* Name and charge, both or neither. */

@@ -16,6 +16,7 @@ struct buffer {
     struct buffer *parent;  /* of a scale: the encoded buffer; else NULL */
     struct buffer *scale;   /* weak; NULL if none */
     char *name;             /* full: "MODEL/TENSOR"; NULL if none */
+    char *second_name;      /* only while it is being renamed */
     bool listed;            /* the name finds it; false while its model is being replaced or is a replacement */
     uint32_t dtype, rank;   /* logical */
     uint64_t dims[HBM_RANK_MAX];
@@ -46,6 +47,10 @@ int buffer_list(struct buffer *buffer, char *detail);
 void buffer_unlist(struct buffer *buffer);
 /* Another name; it must be valid. 0, EXISTS or NO_MEMORY with detail. */
 int buffer_rename(struct buffer *buffer, const char *name, char *detail);
+/* The same in two steps, for many of which all are renamed or none: a second name, which finds it as well; then either
+ * that is its name, or it goes. Settling does nothing to one that has no second name, and cannot fail. */
+int buffer_add_name(struct buffer *buffer, const char *name, char *detail);
+void buffer_settle_name(struct buffer *buffer, bool second);
 struct buffer *buffer_get(struct core *core, uint64_t id);
 /* A private copy is of the elements alone: what has scales can't be decoded from it. */
 bool buffer_lacks_scales(const struct buffer *buffer);

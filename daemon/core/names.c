@@ -55,6 +55,15 @@ void names_remove(void **root, struct owner scope, const char *name)
     free(node);
 }
 
+void names_moved(void *const *root, struct owner scope, const char *name)
+{
+    struct name_node key = {scope, name, NULL};
+    struct name_node **found = tfind(&key, root, compare);
+
+    if (found)
+        (*found)->name = name;
+}
+
 void *names_find(void *const *root, struct owner scope, const char *name)
 {
     struct name_node key = {scope, name, NULL};

@@ -11,6 +11,8 @@ bool model_name_is_valid(const char *name, const char **why);
 /* 0, or -ENOMEM / -EEXIST. Scope: owner_scope()'s. The text stays the object's. */
 int names_add(void **root, struct owner scope, const char *name, void *object);
 void names_remove(void **root, struct owner scope, const char *name);
+/* The text that was added lies here now. */
+void names_moved(void *const *root, struct owner scope, const char *name);
 void *names_find(void *const *root, struct owner scope, const char *name);
 /* As `who` means it: own, then shared; "~UID/NAME" and "~LISTENER:UID/NAME" are others'. No permission is judged here. */
 void *names_resolve(void *const *root, const struct principal *who, const char *name);

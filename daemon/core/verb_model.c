@@ -58,11 +58,40 @@ void verb_rm(struct core *core, struct call *call, const char *name)
     call_done(call, &bytes);
 }
 
+static int add_names(struct model *model, const char *to, char *detail)
+{
+    size_t old_size = strlen(model->name);
+    char full[2 * HBM_NAME_MAX];
+    int error = 0;
+
+    list_for_each (node, &model->buffers) {
+        struct buffer *buffer = list_entry(node, struct buffer, model_node);
+        size_t size = (size_t)snprintf(full, sizeof(full), "%s%s", to, buffer->name + old_size);
+        error = buffer_add_name(buffer, full, detail);
+        snprintf(full + size, sizeof(full) - size, ".scale");
+        if (!error && buffer->scale)
+            error = buffer_add_name(buffer->scale, full, detail);
+        if (error)
+            break;
+    }
+    return error;
+}
+
+static void settle_names(struct model *model, bool renamed)
+{
+    list_for_each (node, &model->buffers) {
+        struct buffer *buffer = list_entry(node, struct buffer, model_node);
+        buffer_settle_name(buffer, renamed);
+        if (buffer->scale)
+            buffer_settle_name(buffer->scale, renamed);
+    }
+}
+
 /* Every buffer's name follows the model's; all fit, or none is touched. */
 static int rename_model(struct model *model, const char *to, char *detail)
 {
     size_t old_size = strlen(model->name);
-    void *const *names = &model->core->buffer_names;
+    struct core *core = model->core;
     char full[2 * HBM_NAME_MAX];
     struct owner scope = owner_scope(model->owner, model->shared);
 
@@ -70,40 +99,35 @@ static int rename_model(struct model *model, const char *to, char *detail)
         snprintf(detail, HBM_DETAIL_MAX, "model %.200s", model->name);
         return HBM_E_NOT_READY;
     }
-    if (names_find(&model->core->model_names, scope, to)) {
+    if (names_find(&core->model_names, scope, to)) {
         snprintf(detail, HBM_DETAIL_MAX, "model %.200s", to);
         return HBM_E_EXISTS;
     }
     list_for_each(node, &model->buffers) {
         const struct buffer *buffer = list_entry(node, struct buffer, model_node);
         size_t size = (size_t)snprintf(full, sizeof(full), "%s%s", to, buffer->name + old_size);
-        bool taken = size + sizeof(".scale") > HBM_NAME_MAX || names_find(names, scope, full);
+        bool taken = size + sizeof(".scale") > HBM_NAME_MAX || names_find(&core->buffer_names, scope, full);
         if (!taken && buffer->scale) {
             snprintf(full + size, sizeof(full) - size, ".scale");
-            taken = names_find(names, scope, full);
+            taken = names_find(&core->buffer_names, scope, full);
         }
         if (taken) {
             snprintf(detail, HBM_DETAIL_MAX, "%.200s is too long or taken", full);
             return HBM_E_EXISTS;
         }
     }
-    model_unlist(model);
-    list_for_each(node, &model->buffers) {
-        struct buffer *buffer = list_entry(node, struct buffer, model_node);
-        size_t size = (size_t)snprintf(full, sizeof(full), "%s%s", to, buffer->name + old_size);
-        if (buffer_rename(buffer, full, detail) < 0)
-            continue; /* memory is out: it keeps its old name, listed below with the rest */
-        buffer_unlist(buffer);
-        if (buffer->scale) {
-            snprintf(full + size, sizeof(full) - size, ".scale");
-            buffer_rename(buffer->scale, full, detail);
-            buffer_unlist(buffer->scale);
-        }
-    }
+    if (names_add(&core->model_names, scope, to, model))
+        return HBM_E_NO_MEMORY;
+    int error = add_names(model, to, detail);
+    settle_names(model, !error);
+    names_remove(&core->model_names, scope, error ? to : model->name);
+    if (error)
+        return error;
     snprintf(model->name, sizeof(model->name), "%s", to);
-    int error = model_list(model, detail);
-    ledger_put_model(model->core, model); /* its row says whether it holds its name */
-    return error;
+    names_moved(&core->model_names, scope, model->name);
+    model_wake_waiters(model); /* for the old name */
+    ledger_put_model(core, model);
+    return 0;
 }
 
 /* Its scale's name follows; both fit and are free, or neither is touched. */
