@@ -114,8 +114,10 @@ static void ask_driver(struct core *core, struct device *gpu)
     struct listing *listing = calloc(1, sizeof(*listing));
     uint32_t n = 0;
 
-    if (!listing)
+    if (!listing) {
+        timer_arm(core, &core->quarantine_timer, 100 * POLL_MS);
         return;
+    }
     list_for_each(node, &core->sessions) {
         struct session *session = list_entry(node, struct session, node);
         if (session->state != SESSION_QUARANTINED || !session->process_ended || session->pid <= 0 || n == PIDS_A_JOB)
