@@ -72,10 +72,10 @@ struct core *core_free(struct core *core)
         op_free(list_entry(list_first(&core->ops), struct op, node));
     while (!list_empty(&core->sessions))
         session_free(list_entry(list_first(&core->sessions), struct session, node));
-    while (!list_empty(&core->models))
-        model_free(list_entry(list_first(&core->models), struct model, node));
     while (!list_empty(&core->buffers))
         buffer_free(list_entry(list_first(&core->buffers), struct buffer, node));
+    while (!list_empty(&core->models))
+        model_free(list_entry(list_first(&core->models), struct model, node));
     /* Of a re-adoption that ended half-way: what no buffer came for. */
     while (!list_empty(&core->arenas))
         arena_free(list_entry(list_first(&core->arenas), struct arena, node));
