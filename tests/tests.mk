@@ -22,7 +22,9 @@ test_safetensors_PARTS = $(PROTO) $(addprefix client/ctl/,safetensors.c json_tex
 test_safetensors_LIBS = libcjson
 test_config_PARTS = $(PROTO) $(BASE) $(wildcard config/*.c)
 test_config_LIBS = inih
+CORE_WORLD = $(addprefix tests/unit/core_,world.c client.c jobs.c)
 test_core_PARTS = $(PROTO) $(BASE) $(wildcard daemon/core/*.c tests/unit/core_*.c)
+test_core_memory_PARTS = $(PROTO) $(CORE_WORLD)
 test_jobs_PARTS = $(PROTO) $(BASE) $(wildcard daemon/job/*.c)
 test_jobs_LIBS = libuv
 test_rpc_PARTS = $(PROTO) $(BASE) $(wildcard daemon/core/*.c daemon/rpc/*.c)
@@ -38,12 +40,19 @@ WITH_KERNELS = $(call objects,$(PROTO) $(KERNELS)) $(call cuda_objects,$(KERNELS
 
 $(BUILD)/tests/test_resume: LDFLAGS += -Wl,--wrap=packet_receive,--wrap=epoll_wait,--wrap=pthread_cond_timedwait
 
+$(BUILD)/tests/test_core_memory: $(BUILD)/tests/struck_core.o
+
 .SECONDARY:
 .SECONDEXPANSION:
 
 $(UNIT_TESTS): $(BUILD)/tests/%: $(BUILD)/obj/tests/unit/%.o $$(call objects,$$($$*_PARTS))
 	@mkdir -p $(@D)
 	$(LINK) $^ -o $@ $(call pc,libs,cmocka $($*_LIBS)) -ldl -lm
+
+# The core by itself, whose uses of memory go to whoever is linked with it.
+$(BUILD)/tests/struck_core.o: $(call objects,$(BASE) $(wildcard daemon/core/*.c))
+	@mkdir -p $(@D)
+	$(CC) -r -nostdlib $(foreach f,malloc calloc realloc reallocarray strdup tsearch,-Wl$(comma)--wrap=$(f)) $^ -o $@
 
 # Preloaded into any build, sanitized or not; inject_cuda.so beside it, where there is a driver.
 $(BUILD)/tests/inject.so $(BUILD)/tests/inject_cuda.so: $(BUILD)/tests/%.so: tests/inject/%.c

@@ -128,10 +128,9 @@ struct buffer *make_kept(struct world *world, const char *name, uint64_t rows, u
     return buffer;
 }
 
-struct session *build_model(struct world *world, const char *name, unsigned groups, uint32_t flags, uint64_t *lease)
+struct ask *ask_to_build(struct world *world, struct session *session, const char *name, unsigned groups, uint32_t flags)
 {
     struct table_builder builder = {0};
-    struct session *session = client(world, alice);
     struct publish_args args = {.mode = 0644, .flags = flags, .timeout_ms = 1000};
     char group[32], tensor[64];
     const char *why = NULL;
@@ -154,11 +153,18 @@ struct session *build_model(struct world *world, const char *name, unsigned grou
     table_builder_clear(&builder);
     void *bytes = memfd_map_sealed(fd, MIB, &size);
     assert_true(table_open(&args.table, bytes, size, &why));
-    struct ask *question = ask(world, alice, session);
+    struct ask *question = ask(world, session->who, session);
     verb_publish(world->core, &question->call, &args);
     munmap(bytes, size);
     close(fd);
-    *lease = id_of(world, question);
+    return question;
+}
+
+struct session *build_model(struct world *world, const char *name, unsigned groups, uint32_t flags, uint64_t *lease)
+{
+    struct session *session = client(world, alice);
+
+    *lease = id_of(world, ask_to_build(world, session, name, groups, flags));
     unsigned seed = 0;
     list_for_each (node, &lease_get(world->core, *lease)->model->buffers)
         fill(list_entry(node, struct buffer, model_node), ++seed);

@@ -120,7 +120,7 @@ static unsigned count_fds(void)
     return n;
 }
 
-static void start(struct world *world)
+void world_start(struct world *world)
 {
     const struct core_env env = {world, submit, cancel, store, unstore, now_ms, wake_at, close_memory, NULL};
     const uint64_t capacity[HBM_TIERS] = {64 * MIB, 64 * MIB, 64 * MIB};
@@ -168,7 +168,7 @@ void world_begin(struct world *world)
     list_init(&world->closes);
     assert_non_null(mkdtemp(world->dir));
     world->dir_fd = open(world->dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    start(world);
+    world_start(world);
     assert_int_equal(ledger_open(world->dir_fd, &world->ledger), 0);
     world->core->ledger = world->ledger;
     assert_int_equal(ledger_readopt(world->core, NULL, 0), 0);
@@ -209,11 +209,9 @@ void world_end(struct world *world)
     assert_int_equal(count_fds(), world->fds_at_start);
 }
 
-int world_come_back(struct world *world)
+int world_take_over(struct world *world)
 {
     size_t n = 0;
-
-    start(world);
     int error = ledger_open(world->dir_fd, &world->ledger);
     if (!error && world->copy)
         error = ledger_recover(world->ledger, world->copy);
@@ -233,12 +231,18 @@ int world_come_back(struct world *world)
     }
     error = ledger_readopt(world->core, fds, n);
     for (size_t i = 0; i < n; i++) {
-        if (fds[i].fd >= 0)
+        if (fds[i].fd >= 0 && !error)
             unstore(world, fds[i].name);
         fd_close(fds[i].fd);
     }
     free(fds);
     return error;
+}
+
+int world_come_back(struct world *world)
+{
+    world_start(world);
+    return world_take_over(world);
 }
 
 int world_restart(struct world *world)

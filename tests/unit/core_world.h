@@ -76,6 +76,9 @@ void world_pass(struct world *world, uint64_t ms);
 int world_restart(struct world *world);
 void world_crash(struct world *world);
 int world_come_back(struct world *world);
+/* The two halves of that: a core with its device, and what ledger and store have for it. */
+void world_start(struct world *world);
+int world_take_over(struct world *world);
 void world_fail(struct world *world, unsigned opcode, unsigned in, int error);
 struct kept *world_kept(struct world *world, const char *prefix);
 void world_lose(struct world *world, const char *prefix);
@@ -116,6 +119,8 @@ struct buffer *make_buffer(struct world *world, struct session *session, const c
 struct buffer *make_kept(struct world *world, const char *name, uint64_t rows, uint64_t columns);
 /* "m" of n groups "layer.N" with tensors w [64, 256] and b [256] each, sealed, alice's. */
 struct model *make_model(struct world *world, const char *name, unsigned groups);
+/* Asks to build such a one. */
+struct ask *ask_to_build(struct world *world, struct session *session, const char *name, unsigned groups, uint32_t flags);
 /* The same, still being built by the session returned. */
 struct session *build_model(struct world *world, const char *name, unsigned groups, uint32_t flags, uint64_t *lease);
 struct buffer *named(struct world *world, const char *name);
