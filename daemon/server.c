@@ -161,6 +161,8 @@ int server_new(const struct setup *setup, const struct config *config, struct se
     if (!error)
         error = store_new(&server->loop, config->store_max, &server->store);
     if (!error)
+        server->core->keeps = store_keeps(server->store);
+    if (!error)
         error = workers_new(&server->loop, &world, &server->workers);
     *ret = server;
     return error;

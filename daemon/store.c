@@ -16,6 +16,7 @@
  * in the store the restart itself would fail, and everything be lost. */
 #define NAMES_BYTES_MAX ((size_t)120 * 1024)
 #define BARRIER_MS 5000 /* a keeper that is busy for so long is not waited for */
+#define SPARE 8         /* one part of so many is not for new memory: sessions and moves go on when it is full */
 #define AGAIN_MS 100    /* when a name that could not be taken back is tried again */
 
 /* An fd that the keeper has. */
@@ -105,16 +106,26 @@ int store_count(struct store *store, const char *name)
     return tfind(name, &store->names, by_name) || stored_new(store, name) ? 0 : -ENOMEM;
 }
 
-static bool has_room(struct store *store, const char *name)
+static bool has_room(const struct store *store, const struct store_request *request)
 {
-    if (store->n < store->max && store->names_bytes + strlen(name) + 1 <= NAMES_BYTES_MAX)
-        return true;
+    uint32_t max = store->max, bytes = NAMES_BYTES_MAX;
+
+    if (request->is_new) {
+        max -= max / SPARE;
+        bytes -= bytes / SPARE;
+    }
+    return store->n < max && store->names_bytes + strlen(request->name) + 1 <= bytes;
+}
+
+static void refuse(struct store *store, struct store_request *request)
+{
     if (!store->full_said)
-        log_warning("the fd store is full at %u fds: what is made from now on is lost when hbmd restarts; raise "
-                    "FileDescriptorStoreMax= and store_max, or publish fewer, larger groups",
+        log_warning("the fd store is full at %u fds: nothing is taken on that the next restart would lose; free "
+                    "something, raise FileDescriptorStoreMax= and store_max, or publish fewer, larger groups",
                     store->n);
     store->full_said = true;
-    return false;
+    request->refused = true;
+    request->done(request);
 }
 
 static void finish(struct list *requests)
@@ -201,14 +212,14 @@ static void start_barrier(struct store *store)
     uv_timer_start(&store->patience, out_of_patience, BARRIER_MS, 0);
 }
 
-/* As sd_notify: above 0 if the keeper has it. */
+/* As sd_notify: above 0 if the keeper has it; -ENOSPC if it is full. */
 static int give(struct store *store, const struct store_request *request)
 {
-    struct stored *stored = stored_new(store, request->name);
+    struct stored *stored = has_room(store, request) ? stored_new(store, request->name) : NULL;
     char words[STORE_NAME_MAX + 64];
 
     if (!stored)
-        return -ENOMEM;
+        return has_room(store, request) ? -ENOMEM : -ENOSPC;
     snprintf(words, sizeof(words), "FDSTORE=1\nFDNAME=%s\nFDPOLL=0", request->name);
     int error = sd_pid_notify_with_fds(0, 0, words, &request->fd, 1);
     if (error <= 0) {
@@ -245,6 +256,21 @@ static void give_up(struct store_request *request, int error)
     request->done(request);
 }
 
+/* last: nobody waits for another try. */
+static void put(struct store *store, struct store_request *request, bool last)
+{
+    int error = give(store, request);
+
+    if (error > 0)
+        given(store, request);
+    else if (error == -ENOSPC)
+        refuse(store, request);
+    else if (last)
+        give_up(request, error);
+    else
+        list_append(&store->unsent, &request->node);
+}
+
 static void try_again(uv_timer_t *timer)
 {
     struct store *store = timer->data;
@@ -259,15 +285,9 @@ static void try_again(uv_timer_t *timer)
     list_move_all(&unsent, &store->unsent);
     store->tries = list_empty(&unsent) ? 0 : store->tries + 1;
     for (struct list *node; (node = list_first(&unsent));) {
-        struct store_request *request = list_entry(node, struct store_request, node);
         list_unlink(node);
-        int error = give(store, request);
-        if (error > 0)
-            given(store, request);
-        else if (store->tries < BARRIER_MS / AGAIN_MS && !store->flushed)
-            list_append(&store->unsent, node);
-        else
-            give_up(request, error);
+        put(store, list_entry(node, struct store_request, node),
+            store->flushed || store->tries >= BARRIER_MS / AGAIN_MS);
     }
     if (!list_empty(&store->unwanted) || !list_empty(&store->unsent))
         uv_timer_start(&store->again, try_again, AGAIN_MS, 0);
@@ -276,19 +296,18 @@ static void try_again(uv_timer_t *timer)
 void store_put(struct store *store, struct store_request *request)
 {
     list_init(&request->node);
-    if (!store->kept || !has_room(store, request->name)) {
+    if (!store->kept) {
         request->done(request);
         return;
     }
-    int error = give(store, request);
-    if (error > 0) {
-        given(store, request);
-    } else if (store->flushed) {
-        give_up(request, error);
-    } else {
-        list_append(&store->unsent, &request->node);
+    put(store, request, store->flushed);
+    if (!list_empty(&store->unsent) && !uv_is_active((uv_handle_t *)&store->again))
         uv_timer_start(&store->again, try_again, AGAIN_MS, 0);
-    }
+}
+
+bool store_keeps(const struct store *store)
+{
+    return store->kept;
 }
 
 void store_remove(struct store *store, const char *name)

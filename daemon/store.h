@@ -12,7 +12,9 @@ struct store;
 int store_new(uv_loop_t *loop, uint32_t max, struct store **ret);
 /* An fd of that name was there when we started. 0 or -ENOMEM: then it would stay there for ever. */
 int store_count(struct store *store, const char *name);
-/* request->done follows, from the loop or at once. */
+/* There is a keeper. */
+bool store_keeps(const struct store *store);
+/* request->done follows, from the loop or at once; with `refused` if the store is full. */
 void store_put(struct store *store, struct store_request *request);
 void store_remove(struct store *store, const char *name);
 /* The keeper is systemd, whose store ends with the unit: restarted it keeps all, stopped nothing. */

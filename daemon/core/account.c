@@ -66,12 +66,16 @@ static void describe(const struct account *account, enum account_thing thing, ch
                  account->use[thing], things[thing].words, things[thing].name);
 }
 
-static int check(const struct account *account, enum account_thing thing, uint64_t amount, char *detail)
+/* times: the limit, so often. */
+static int check(const struct account *account, enum account_thing thing, uint64_t amount, unsigned times,
+                 char *detail)
 {
-    uint64_t limit = account_limit(account, thing);
+    uint64_t limit = account_limit(account, thing), most;
     char has[120];
 
-    if (!limit || (amount <= limit && account->use[thing] <= limit - amount))
+    if (__builtin_mul_overflow(limit, times, &most))
+        most = UINT64_MAX;
+    if (!limit || (amount <= most && account->use[thing] <= most - amount))
         return 0;
     describe(account, thing, has, sizeof(has));
     if (amount == 1)
@@ -116,15 +120,25 @@ static void subtract(struct account *account, enum account_thing thing, uint64_t
         account->warned &= ~(1u << thing);
 }
 
-int account_charge(struct account *account, enum account_thing thing, uint64_t amount, char *detail)
+static int charge(struct account *account, enum account_thing thing, uint64_t amount, unsigned times, char *detail)
 {
-    int error = check(account, thing, amount, detail);
+    int error = check(account, thing, amount, times, detail);
 
     if (!error)
-        error = check(&account->listener->whole, thing, amount, detail);
+        error = check(&account->listener->whole, thing, amount, times, detail);
     if (!error)
         account_charge_anyway(account, thing, amount);
     return error;
+}
+
+int account_charge(struct account *account, enum account_thing thing, uint64_t amount, char *detail)
+{
+    return charge(account, thing, amount, 1, detail);
+}
+
+int account_charge_move(struct account *account, enum account_thing thing, uint64_t amount, char *detail)
+{
+    return charge(account, thing, amount, 2, detail);
 }
 
 void account_charge_anyway(struct account *account, enum account_thing thing, uint64_t amount)

@@ -23,6 +23,9 @@ struct account *account_of(struct core *core, struct owner owner);
 uint64_t account_limit(const struct account *account, enum account_thing thing);
 /* 0, or LIMIT with a sentence in detail that names the limit; then nothing is charged. */
 int account_charge(struct account *account, enum account_thing thing, uint64_t amount, char *detail);
+/* The same for what takes the place of something that is charged until then: up to twice the limit, or nobody at
+ * his limit could move anything. */
+int account_charge_move(struct account *account, enum account_thing thing, uint64_t amount, char *detail);
 /* What is there already, whatever the limits say: the ledger's. */
 void account_charge_anyway(struct account *account, enum account_thing thing, uint64_t amount);
 void account_release(struct account *account, enum account_thing thing, uint64_t amount);

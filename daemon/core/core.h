@@ -26,8 +26,9 @@ struct core_env {
     void (*submit)(void *context, struct job *job);
     /* Asks a submitted job to end early; job->done still follows, exactly once. */
     void (*cancel)(void *context, struct job *job);
-    /* Gives a copy of request->fd to whoever outlives this process under request->name; request->done follows, later or
-     * at once, when it is safe there (or when there is nobody to keep it: then a restart loses it). */
+    /* Gives a copy of request->fd to whoever outlives this process under request->name; request->done follows,
+     * later or at once, when it is safe there (or when there is nobody to keep it: then a restart loses it), or is
+     * refused. */
     void (*store)(void *context, struct store_request *request);
     void (*unstore)(void *context, const char *name);
     uint64_t (*now_ms)(void *context); /* monotonic */
@@ -41,9 +42,14 @@ struct core_env {
 };
 
 #define STORE_NAME_MAX 64
+#define STORE_IS_FULL                                                                                              \
+    "the store that keeps memory and sessions over a restart of hbmd is full; free some, or raise "                \
+    "FileDescriptorStoreMax= of the unit and store_max"
 struct store_request {
     int fd;
     char name[STORE_NAME_MAX]; /* letters, digits, '.', '-', '_' */
+    bool is_new;  /* memory that was not there before: it leaves some of the store to moves and sessions */
+    bool refused; /* the store is full: nothing is kept */
     void (*done)(struct store_request *request);
     struct list node; /* the world's own */
 };
@@ -95,6 +101,7 @@ struct core {
     uint32_t books_asked;       /* devices whose driver has not answered yet */
     void *buffer_names, *model_names; /* tsearch roots: daemon/core/names.c */
     uint32_t n_devices, n_buffers, n_models, n_sessions, n_leases, n_ops, n_quarantined;
+    bool keeps;             /* there is a store: what is in it is charged */
     uint64_t spill_key;     /* the id of the key that workers have; 0: none */
     bool encrypts_spill;    /* new disk extents are encrypted with it */
     uint64_t visits;        /* walks that mark what they have seen */

@@ -52,6 +52,22 @@ static void unstore(struct extent *extent)
     extent->core->env.unstore(extent->core->env.context, name);
 }
 
+static void uncount_stored(struct extent *extent)
+{
+    if (extent->is_object)
+        account_release(extent->account, ACCOUNT_OBJECTS, 1);
+    extent->is_object = false;
+}
+
+void extent_count_stored(struct extent *extent)
+{
+    extent->stored = true;
+    if (!extent->core->keeps)
+        return;
+    account_charge_anyway(extent->account, ACCOUNT_OBJECTS, 1);
+    extent->is_object = true;
+}
+
 static struct room room_of(const struct extent *extent)
 {
     return (struct room){extent->core, extent->device, extent->account, extent->tier,
@@ -73,6 +89,7 @@ struct extent *extent_unref(struct extent *extent)
     struct core *core = extent->core;
     ledger_drop(core, extent->id);
     unstore(extent);
+    uncount_stored(extent);
     idmap_remove(&core->ids, extent->id);
     list_unlink(&extent->node);
     if (host_pool_put(extent))
@@ -168,8 +185,9 @@ struct extent *extent_adopt(struct core *core, uint64_t id, struct device *devic
 
     if (!extent)
         return NULL;
-    extent->stored = fd >= 0;
     extent->lost = fd < 0;
+    if (fd >= 0)
+        extent_count_stored(extent);
     device->used[tier] += size;
     account_charge_anyway(account, (enum account_thing)tier, size);
     return extent;

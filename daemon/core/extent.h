@@ -23,6 +23,7 @@ struct extent {
     bool has_checksum;
     uint64_t spill_key; /* disk: the key that it is encrypted with; 0: plain */
     bool stored; /* a copy of fd is with whoever outlives us */
+    bool is_object; /* and the account pays for it there */
     bool lost;   /* what it held is gone (cuda-ipc after its worker's death; an fd missing after a restart) */
     uint64_t visit; /* the last of core->visits that came by */
     bool uncounted; /* lost with nothing left of it: neither tier nor account pay for it any more */
@@ -51,6 +52,7 @@ struct extent_create {
     enum job_extent_kind kind;
     uint64_t size; /* rounded up to the device's granularity (disk: 4096) by extent_create_start */
     uint32_t wait_ms;
+    bool moves; /* it takes another's place, or passes through */
     /* One COPY writes every byte before anyone reads: of host memory, what the account let go of before will do; device
      * memory is made by that job, and the extent has no fd until extent_create_finish. */
     bool filled_at_once;
@@ -65,6 +67,7 @@ struct extent_create {
     struct list node;
     struct timer timer;
     bool cancelled;
+    bool is_object; /* charged */
     int pooled_fd; /* from the host pool; -1: none */
     uint64_t pooled_token;
 };
@@ -78,6 +81,8 @@ void extent_create_cancel(struct extent_create *create);
 void extent_create_retry(struct timer *timer);
 /* The worker is told, if there is one, that what it knows by that token has ended. */
 void extent_end_in_worker(struct core *core, const struct device *device, enum job_extent_kind kind, uint64_t token);
+/* Its copy is with the store: the account pays for that, whatever its limit. */
+void extent_count_stored(struct extent *extent);
 /* Nothing is left of it: its room is free. */
 void extent_discount(struct extent *extent);
 /* Of that id, or of the next one (0); takes the fd, and nothing of room or account. NULL, and the fd is still the caller's,

@@ -14,6 +14,30 @@
 #define CLOSING_POLL_MS 2
 #define CLOSING_MS 1000 /* what is waited at least for memory that is being given back */
 
+static void uncharge(struct extent_create *create)
+{
+    account_release(create->account, (enum account_thing)create->tier, create->size);
+    if (create->is_object)
+        account_release(create->account, ACCOUNT_OBJECTS, 1);
+    create->is_object = false;
+}
+
+/* Its bytes, and its place in the store, if it will have one. */
+static int charge(struct extent_create *create)
+{
+    struct account *account = create->account;
+    int error = account_charge(account, (enum account_thing)create->tier, create->size, create->detail);
+
+    if (error || !create->core->keeps || create->kind == JOB_EXTENT_CUDA_IPC)
+        return error;
+    error = create->moves ? account_charge_move(account, ACCOUNT_OBJECTS, 1, create->detail)
+                          : account_charge(account, ACCOUNT_OBJECTS, 1, create->detail);
+    create->is_object = !error;
+    if (error)
+        uncharge(create);
+    return error;
+}
+
 /* Room in the device's tier and in the account, both or neither; a piece of the pool brings its room along. */
 static int take_room(struct extent_create *create)
 {
@@ -26,7 +50,7 @@ static int take_room(struct extent_create *create)
                  hbm_tier_name(create->tier), device->uuid, capacity);
         return HBM_E_TOO_LARGE;
     }
-    int error = account_charge(create->account, (enum account_thing)create->tier, create->size, create->detail);
+    int error = charge(create);
     if (error)
         return error;
     if (create->filled_at_once && host_pool_take(create))
@@ -34,7 +58,7 @@ static int take_room(struct extent_create *create)
     if (create->tier == HBM_TIER_HOST)
         host_pool_make_room(create->core, device, create->size);
     if (device->used[create->tier] > capacity - create->size) {
-        account_release(create->account, (enum account_thing)create->tier, create->size);
+        uncharge(create);
         snprintf(create->detail, sizeof(create->detail),
                  "%" PRIu64 " bytes, the %s tier of %s has %" PRIu64 " of %" PRIu64 " free", create->size,
                  hbm_tier_name(create->tier), device->uuid, capacity - device->used[create->tier], capacity);
@@ -56,6 +80,8 @@ static void create_fail(struct extent_create *create, int error)
 {
     struct room room = {create->core, create->device, create->account, create->tier, create->size};
 
+    if (create->is_object)
+        account_release(create->account, ACCOUNT_OBJECTS, 1);
     create_end(create, error);
     room_release(&room);
 }
@@ -64,10 +90,12 @@ static void create_stored(struct store_request *request)
 {
     struct extent_create *create = container_of(request, struct extent_create, store);
 
-    create->extent->stored = true;
-    if (create->cancelled) {
+    create->extent->stored = !request->refused;
+    if (create->cancelled || request->refused) {
+        if (!create->cancelled)
+            snprintf(create->detail, sizeof(create->detail), "%s", STORE_IS_FULL);
         create->extent = extent_unref(create->extent);
-        create_end(create, HBM_E_CANCELLED);
+        create_end(create, create->cancelled ? HBM_E_CANCELLED : HBM_E_LIMIT);
         return;
     }
     ledger_put_extent(create->core, create->extent);
@@ -92,6 +120,8 @@ static void give_to_store(struct extent_create *create)
     }
     create->store.fd = create->extent->fd;
     create->store.done = create_stored;
+    create->store.is_new = !create->moves;
+    create->store.refused = false;
     extent_store_name(create->extent, create->store.name);
     create->core->env.store(create->core->env.context, &create->store);
 }
@@ -108,6 +138,7 @@ static bool make_extent(struct extent_create *create, int fd, uint64_t token)
         create_fail(create, HBM_E_NO_MEMORY);
         return false;
     }
+    extent->is_object = create->is_object;
     if (token)
         extent->token = token;
     if (create->kind == JOB_EXTENT_DISK && create->core->encrypts_spill)
@@ -220,6 +251,7 @@ void extent_create_start(struct extent_create *create)
     create->timer.fire = create_waited_out;
     create->extent = NULL;
     create->pooled_fd = -1;
+    create->is_object = false;
     create->job.reply.create = (struct job_create_reply){0};
     create->cancelled = false;
     create->error = 0;

@@ -97,6 +97,9 @@ static void drop_metadata(struct model *model)
 {
     char name[STORE_NAME_MAX];
 
+    if (model->is_object)
+        account_release(account_of(model->core, model->owner), ACCOUNT_OBJECTS, 1);
+    model->is_object = false;
     if (model->metadata_fd < 0)
         return;
     snprintf(name, sizeof(name), "m-%016" PRIx64, model->id);

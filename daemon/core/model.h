@@ -23,6 +23,7 @@ struct model {
     uint64_t layout_hash; /* XXH3 of names, dtypes, shapes, groups in table order */
     int metadata_fd;      /* sealed memfd, -1 if none */
     uint32_t metadata_bytes;
+    bool is_object;         /* the owner pays for the metadata's place in the store */
     uint64_t builder_lease; /* id, while BUILDING */
     uint32_t n_leases;
     struct list waiters;

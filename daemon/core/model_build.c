@@ -215,29 +215,44 @@ static void one_done(struct build *build)
         built(build);
 }
 
+static void fail(struct build *build, int error, const char *detail)
+{
+    if (build->error)
+        return;
+    build->error = error;
+    snprintf(build->detail, sizeof(build->detail), "%s", detail);
+}
+
 static void created(struct extent_create *create)
 {
     struct build *build = create->context;
 
-    if (create->error && !build->error) {
-        build->error = create->error;
-        memcpy(build->detail, create->detail, sizeof(build->detail));
-    }
+    if (create->error)
+        fail(build, create->error, create->detail);
     one_done(build);
 }
 
 static void metadata_stored(struct store_request *request)
 {
-    one_done(container_of(request, struct build, store_metadata));
+    struct build *build = container_of(request, struct build, store_metadata);
+
+    if (request->refused)
+        fail(build, HBM_E_LIMIT, STORE_IS_FULL);
+    one_done(build);
 }
 
 static int keep_metadata(struct build *build)
 {
     const struct table *table = &build->table;
+    struct core *core = build->core;
     struct model *model = build->model;
 
     if (!table->header->metadata_bytes)
         return 0;
+    int error = core->keeps ? account_charge(build->call->session->account, ACCOUNT_OBJECTS, 1, build->detail) : 0;
+    if (error)
+        return error;
+    model->is_object = core->keeps;
     model->metadata_fd = memfd_sealed("hbm-metadata", table->metadata, table->header->metadata_bytes);
     if (model->metadata_fd < 0) {
         bool ran_out = fd_ran_out(-model->metadata_fd);
@@ -247,10 +262,11 @@ static int keep_metadata(struct build *build)
     }
     model->metadata_bytes = (uint32_t)table->header->metadata_bytes;
     build->store_metadata.fd = model->metadata_fd;
+    build->store_metadata.is_new = true;
     build->store_metadata.done = metadata_stored;
     snprintf(build->store_metadata.name, STORE_NAME_MAX, "m-%016" PRIx64, model->id);
     build->waiting++;
-    build->core->env.store(build->core->env.context, &build->store_metadata);
+    core->env.store(core->env.context, &build->store_metadata);
     return 0;
 }
 

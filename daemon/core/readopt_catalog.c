@@ -84,7 +84,8 @@ int readopt_extent(struct readopt *readopt, struct ledger_row *row)
     else
         log_error("the key of a spill file did not come back, and so its %" PRIu64 " bytes do not either", size);
     extent->spill_key = spill_key;
-    extent->stored = extent->fd >= 0;
+    if (extent->fd >= 0)
+        extent_count_stored(extent);
     extent->lost = extent->fd < 0 || device->state == DEVICE_FAILED;
     if (extent->fd < 0 && kind != JOB_EXTENT_CUDA_IPC) /* a block may live on in a client's mapping */
         extent_discount(extent);
@@ -174,6 +175,13 @@ int readopt_model(struct readopt *readopt, struct ledger_row *row)
     list_init(&model->waiters);
     list_append(&core->models, &model->node);
     core->n_models++;
+    if (model->metadata_fd >= 0 && core->keeps) {
+        struct account *account = account_of(core, owner);
+        if (!account)
+            return -ENOMEM;
+        account_charge_anyway(account, ACCOUNT_OBJECTS, 1);
+        model->is_object = true;
+    }
     return listed ? list_again(&core->model_names, owner_scope(owner, shared), model->name, model, &model->listed) : 0;
 }
 

@@ -117,12 +117,14 @@ static void page_stored(struct store_request *request)
 {
     struct session *session = container_of(request, struct session, store_page);
 
+    int error = session->store_pidfd.refused || request->refused ? HBM_E_LIMIT : 0;
     session->stored = true;
-    ledger_put_session(session->core, session);
+    if (!error)
+        ledger_put_session(session->core, session);
     if (session->ready) {
         void (*ready)(struct session *, int) = session->ready;
         session->ready = NULL;
-        ready(session, 0);
+        ready(session, error);
     }
     if (session->free_when_stored)
         session_free(session);

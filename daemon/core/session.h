@@ -43,7 +43,8 @@ struct session {
     void (*send_op_ended)(struct session *session, uint64_t op, int error);
     void (*kick)(struct session *session, int error, const char *reason); /* closes the link; session_gone follows */
     struct store_request store_pidfd, store_page;
-    void (*ready)(struct session *session, int error); /* once, when the store has pidfd and page */
+    void (*ready)(struct session *session,
+                  int error); /* once, when the store has pidfd and page; LIMIT if it is full */
     bool free_when_stored;
     /* Whoever polls pidfd; called before it is closed. NULL: nobody does. */
     void *watch;

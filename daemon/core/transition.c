@@ -210,6 +210,7 @@ static void create_one(struct transition *transition)
         .kind = kind_of(transition, plan),
         .size = plan->size,
         .wait_ms = transition->memory_wait_ms,
+        .moves = !transition->copy || !transition->commit,
         .filled_at_once = is_whole_copy(plan),
         .done = created,
     };

@@ -46,8 +46,9 @@ static void ready(struct session *session, int error)
     if (!link)
         return;
     if (error) {
-        link_refuse(link, WIRE_HELLO, link->hello_serial, error, "the session could not be kept");
-        link_doom(link, error, "the session could not be kept");
+        link_refuse(link, WIRE_HELLO, link->hello_serial, error, "%s", STORE_IS_FULL);
+        link->clean = true; /* nothing was granted: its process need not end first */
+        link_doom(link, error, STORE_IS_FULL);
         return;
     }
     reply = (struct wire_hello_reply){

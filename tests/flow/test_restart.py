@@ -281,6 +281,65 @@ def test_a_kill_without_a_supervisor_loses_the_memory_and_a_new_owner_says_so(ma
     assert get(daemon, "fresh") == DATA
 
 
+def test_a_full_store_refuses_what_a_restart_would_lose_and_all_that_was_granted_is_kept(make_daemon):
+    """FAULTS 19: sessions and moves go on by what is kept back for them."""
+    daemon = make_daemon(supervise=True, config="store_max = 40\n").start()
+    names = []
+    with Client(daemon.socket) as link:
+        link.hello()
+        with refused("LIMIT", "store", "FileDescriptorStoreMax"):
+            for i in range(40):
+                link.grant(4096, f"b{i}", flags=KEEP)
+                names.append(f"b{i}")
+        with Client(daemon.socket) as other:
+            other.hello()
+    ctl_done(daemon, "offload", "b0", "--to", "disk")
+    assert len(names) > 20
+    daemon.kill9()
+    daemon.wait_ready()
+    assert {row["name"]: row["state"] for row in daemon.rpc("hbm.ls")} == {name: "ready" for name in names}
+    ctl_done(daemon, "free", "b1")
+    with Client(daemon.socket) as link:
+        link.hello()
+        link.grant(4096)
+    sweep(daemon)
+
+
+def test_a_session_that_a_full_store_does_not_take_is_refused_and_leaves_nothing(make_daemon):
+    daemon = make_daemon(supervise=True, config="store_max = 8\n").start()
+    links = [Client(daemon.socket) for _ in range(10)]
+    with refused("LIMIT", "store_max"):
+        for link in links:
+            link.hello()
+    assert sum(link.page is not None for link in links) > 1
+    daemon.wait_for(lambda: len(daemon.rpc("hbm.sessions")) == sum(link.page is not None for link in links))
+    for link in links:
+        link.close()
+    with Client(daemon.socket) as link:
+        link.hello()
+    sweep(daemon)
+
+
+def test_a_user_has_no_more_than_his_share_of_the_store_and_moves_what_he_has(make_daemon):
+    daemon = make_daemon(supervise=True, config="account_objects = 3\nmemory_wait_seconds = 0\n").start()
+    with Client(daemon.socket) as link:
+        link.hello()
+        for i in range(3):
+            link.grant(4096, f"b{i}", flags=KEEP)
+        with refused("LIMIT", "account_objects is 3"):
+            link.grant(4096)
+    ctl_done(daemon, "offload", "b?", "--to", "disk")
+    daemon.kill9()
+    daemon.wait_ready()
+    with Client(daemon.socket) as link:
+        link.hello()
+        with refused("LIMIT", "account_objects is 3"):
+            link.grant(4096)
+        ctl_done(daemon, "free", "b1")
+        link.grant(4096)
+    sweep(daemon)
+
+
 def test_an_owner_that_is_killed_again_and_again_comes_back_each_time(daemon):
     put(daemon, "plain", DATA)
     for _ in range(5):

@@ -93,6 +93,7 @@ static void start(struct world *world)
 
     world->core = core_new(&env, &limits);
     CHECK(world->core);
+    world->core->keeps = true;
     world->host = add_device(world->core, "host", false);
     world->gpu = add_device(world->core, "GPU-0", true);
 }
@@ -247,7 +248,7 @@ void world_end(struct world *world)
 void world_end_store(struct world *world, struct store_request *request)
 {
     list_unlink(&request->node);
-    if (!world->dead)
+    if (!world->dead && !request->refused)
         world_keep(world, request->name, fcntl(request->fd, F_DUPFD_CLOEXEC, 3));
     request->done(request);
 }

@@ -379,17 +379,25 @@ static void check_device(const struct census *census, const struct device *devic
 static void check_account(const struct census *census, const struct account *account)
 {
     uint64_t bytes[HBM_TIERS] = {0};
-    unsigned buffers = 0, sessions = 0;
+    unsigned buffers = 0, sessions = 0, objects = 0;
 
-    for (size_t i = 0; i < census->n; i++)
-        if (census->seen[i]->account == account && !census->seen[i]->uncounted)
-            bytes[census->seen[i]->tier] += census->seen[i]->size;
+    for (size_t i = 0; i < census->n; i++) {
+        if (census->seen[i]->account != account)
+            continue;
+        bytes[census->seen[i]->tier] += census->seen[i]->uncounted ? 0 : census->seen[i]->size;
+        objects += census->seen[i]->fd >= 0;
+    }
+    list_for_each (node, &core()->models) {
+        const struct model *model = list_entry(node, struct model, node);
+        objects += model->metadata_fd >= 0 && owner_equal(model->owner, account->owner);
+    }
     list_for_each (node, &core()->buffers)
         buffers += owner_equal(list_entry(node, struct buffer, node)->arena->owner, account->owner);
     list_for_each (node, &core()->sessions)
         sessions += list_entry(node, struct session, node)->account == account;
     for (unsigned tier = 0; tier < HBM_TIERS; tier++)
         CHECK(account->use[tier] == bytes[tier]);
+    CHECK(account->use[ACCOUNT_OBJECTS] == objects);
     CHECK(account->use[ACCOUNT_BUFFERS] == buffers && account->use[ACCOUNT_SESSIONS] == sessions &&
           !account->use[ACCOUNT_OPS]);
 }

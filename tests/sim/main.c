@@ -66,6 +66,7 @@ void sim_settle_in(void)
     for (unsigned i = 0; i < 2; i++) {
         limits[i][ACCOUNT_SESSIONS] = 4;
         limits[i][ACCOUNT_BUFFERS] = 24;
+        limits[i][ACCOUNT_OBJECTS] = 8;
         limits[i][ACCOUNT_DEVICE_BYTES] = 256 << 10;
     }
 }
@@ -89,6 +90,8 @@ static void something_ends(void)
     struct list *store = any_of(&sim.world.storing), *node = any_of(&sim.world.jobs);
 
     if (store && (!node || random_one_in(&sim.random, 2))) {
+        struct store_request *request = list_entry(store, struct store_request, node);
+        request->refused = request->is_new && random_one_in(&sim.random, 40);
         world_end_store(&sim.world, list_entry(store, struct store_request, node));
     } else if (node) {
         struct job *job = list_entry(node, struct job, node);

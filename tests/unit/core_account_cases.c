@@ -4,6 +4,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "daemon/core/listener.h"
 #include "proto/messages.h"
@@ -70,6 +71,97 @@ static void a_client_counts_the_devices_of_its_listener(void **state)
     free(second);
 }
 
+/* ---- The store ---- */
+
+static struct account *of(const struct principal *who)
+{
+    return account_of(w.core, who->owner);
+}
+
+static int alloc_of(struct session *session, struct principal who, uint64_t *lease)
+{
+    struct alloc_args args = {.size = 4096, .dtype = HBM_U8, .mode = 0600, .handle = HBM_HANDLE_FD};
+    struct ask *asked = ask(&w, who, session);
+
+    verb_alloc(w.core, &asked->call, &args);
+    world_run(&w);
+    for (unsigned i = 0; !asked->answers && i < 10; i++)
+        world_pass(&w, 100);
+    *lease = asked->id;
+    return error_of(&w, asked);
+}
+
+static void a_user_has_no_more_of_the_store_than_his_share_and_moves_within_it(void **state)
+{
+    struct session *session = client(&w, alice), *other = client(&w, bob);
+    uint64_t lease = 0;
+
+    (void)state;
+    make_kept(&w, "w", 8, 8);
+    w.core->limits.account[ACCOUNT_OBJECTS] = 3;
+    assert_int_equal(alloc_of(session, alice, &lease), 0);
+    assert_int_equal(alloc_of(session, alice, &lease), 0);
+    assert_int_equal(of(&alice)->use[ACCOUNT_OBJECTS], 3);
+    uint64_t refused;
+    assert_int_equal(alloc_of(session, alice, &refused), HBM_E_LIMIT);
+    assert_non_null(strstr(last_detail, "3 memory objects in the store, account_objects is 3"));
+    assert_int_equal(of(&alice)->use[ACCOUNT_OBJECTS], 3);
+    assert_int_equal(alloc_of(other, bob, &refused), 0);
+    /* At its limit: what is there goes to another tier and comes back. */
+    assert_int_equal(offload(&w, "w", HBM_TIER_HOST, true)->error, 0);
+    assert_int_equal(restore(&w, "w")->error, 0);
+    detach(&w, idmap_get(&w.core->ids, lease, ID_LEASE));
+    assert_int_equal(of(&alice)->use[ACCOUNT_OBJECTS], 2);
+    assert_int_equal(world_restart(&w), 0);
+    world_check_books(&w);
+}
+
+static void a_full_store_refuses_new_memory_and_sessions_and_lets_memory_move(void **state)
+{
+    struct session *session = client(&w, alice);
+    uint64_t lease;
+
+    (void)state;
+    make_kept(&w, "w", 8, 8);
+    w.store_is_full = 1;
+    assert_int_equal(alloc_of(session, alice, &lease), HBM_E_LIMIT);
+    assert_non_null(strstr(last_detail, "is full"));
+    assert_int_equal(offload(&w, "w", HBM_TIER_HOST, true)->error, 0);
+    world_check_books(&w);
+    w.store_is_full = 2;
+    assert_int_equal(restore(&w, "w")->error, HBM_E_LIMIT);
+    assert_int_equal(arena_tier(named(&w, "w")->arena), HBM_TIER_HOST);
+    world_check_books(&w);
+    w.store_is_full = 0;
+    assert_int_equal(alloc_of(session, alice, &lease), 0);
+    world_check_books(&w);
+}
+
+static int was_ready;
+
+static void note_ready(struct session *session, int error)
+{
+    (void)session;
+    was_ready = error;
+}
+
+static void a_session_that_the_store_has_no_room_for_is_refused(void **state)
+{
+    const struct session *first = client(&w, bob);
+    char detail[HBM_DETAIL_MAX];
+    int error;
+
+    (void)state;
+    w.store_is_full = 2;
+    struct session *session = session_new(w.core, bob, 1, dup(first->pidfd), "late", &error, detail);
+    assert_non_null(session);
+    session->ready = note_ready;
+    session_start(session);
+    assert_int_equal(was_ready, HBM_E_LIMIT);
+    session_free(session);
+    world_check_books(&w);
+}
+
 /* ---- Timers ---- */
 
 #define TIMERS 5000
@@ -126,6 +218,9 @@ int core_account_cases(void)
         CASE(a_charge_past_either_limit_is_refused_and_charges_nothing),
         CASE(a_listener_is_known_by_its_name_alone),
         CASE(a_client_counts_the_devices_of_its_listener),
+        CASE(a_user_has_no_more_of_the_store_than_his_share_and_moves_within_it),
+        CASE(a_full_store_refuses_new_memory_and_sessions_and_lets_memory_move),
+        CASE(a_session_that_the_store_has_no_room_for_is_refused),
         CASE(thousands_of_timers_fire_once_in_their_order_or_not_at_all),
     };
 

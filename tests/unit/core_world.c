@@ -31,8 +31,12 @@ static void cancel(void *context, struct job *job)
 static void store(void *context, struct store_request *request)
 {
     struct world *world = context;
+    if (world->store_is_full && (request->is_new || world->store_is_full > 1)) {
+        request->refused = true;
+        request->done(request);
+        return;
+    }
     struct kept *kept = calloc(1, sizeof(*kept));
-
     assert_non_null(kept);
     snprintf(kept->name, sizeof(kept->name), "%s", request->name);
     kept->fd = fcntl(request->fd, F_DUPFD_CLOEXEC, 3);
@@ -128,7 +132,7 @@ void world_start(struct world *world)
     world->core = core_new(&env, &limits);
     assert_non_null(world->core);
     world->core->spill_key = world->spill_key;
-    world->core->encrypts_spill = true;
+    world->core->encrypts_spill = world->core->keeps = true;
     world->device = device_add(world->core, world->device_name, "host memory", false, capacity);
     world->device->state = DEVICE_READY;
     world->device->can_fd = world->device->can_cuda_ipc = true;
@@ -419,7 +423,7 @@ void world_check_books(struct world *world)
     const struct core *core = world->core;
     uint64_t used[HBM_TIERS] = {0}, charged[HBM_TIERS] = {0};
     const struct extent *seen[256];
-    size_t n = 0;
+    size_t n = 0, objects = 0;
 
     list_for_each (node, &core->arenas)
         seen[n++] = list_entry(node, struct arena, node)->extent;
@@ -438,8 +442,12 @@ void world_check_books(struct world *world)
         const struct account *account = list_entry(node, struct account, node);
         for (unsigned tier = 0; tier < HBM_TIERS; tier++)
             charged[tier] += account->use[tier];
+        objects += account->use[ACCOUNT_OBJECTS];
         assert_int_equal(account->use[ACCOUNT_OPS], 0);
     }
+    list_for_each (node, &world->store)
+        objects -= strchr("xm", *list_entry(node, struct kept, node)->name) != NULL;
+    assert_true(!objects || world->keep_all);
     for (unsigned tier = 0; tier < HBM_TIERS; tier++) {
         assert_int_equal(world->device->closing[tier], 0);
         assert_int_equal(world->device->used[tier], used[tier]);

@@ -38,6 +38,7 @@ struct world {
     struct list closes; /* struct slow_close, oldest first */
     bool slow;     /* memory's fds stay open until world_close_one */
     bool hold;     /* jobs stay where they are until world_step */
+    unsigned store_is_full; /* 1: for new memory; 2: for all */
     bool keep_all; /* the store forgets nothing: for ledgers of the past */
     /* The n-th job of this opcode (from now, 1 = next) ends with this error. */
     unsigned fault_opcode, fault_in;
