@@ -198,7 +198,8 @@ static void got_op(const struct ask *ask, const struct op *op)
                                 .recodes = !strcmp(op->verb, "compress") || !strcmp(op->verb, "decompress"),
                                 .hashes = !strcmp(op->verb, "hash")};
     CHECK(owner_equal(op->who.owner, ask->call.who.owner));
-    for (size_t i = 0; i < op->n_rows && i < 16; i++, running->n++)
+    for (size_t i = 0; i < op->n_rows && i < sizeof(running->originals) / sizeof(*running->originals);
+         i++, running->n++)
         running->originals[i] = op->rows[i].buffer;
     for (size_t i = 0; !strcmp(op->verb, "free") && i < op->n_rows; i++)
         freed(op->rows[i].buffer);

@@ -159,7 +159,7 @@ struct running {
     uint64_t id, step;
     bool recodes, hashes;
     unsigned n;
-    uint64_t originals[16];
+    uint64_t originals[64];
 };
 
 /* Whose an extent's memory is. */
