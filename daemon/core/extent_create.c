@@ -150,17 +150,39 @@ static bool make_extent(struct extent_create *create, int fd, uint64_t token)
 
 static void submit_create(struct extent_create *create);
 
-/* Once what the pool let go of is free. */
+static bool is_closing(const struct core *core, enum hbm_tier tier)
+{
+    list_for_each (node, &core->devices)
+        if (list_entry(node, struct device, node)->closing[tier])
+            return true;
+    return false;
+}
+
+/* Once what was let go of is free, or takes too long. */
 static void create_again(struct timer *timer)
 {
     struct extent_create *create = container_of(timer, struct extent_create, timer);
+    struct core *core = create->core;
 
     if (create->cancelled)
         create_fail(create, HBM_E_CANCELLED);
-    else if (create->device->closing[HBM_TIER_HOST])
-        timer_arm(create->core, timer, CLOSING_POLL_MS);
+    else if (is_closing(core, create->tier) && core_now(core) < create->again_until_ms)
+        timer_arm(core, timer, CLOSING_POLL_MS);
     else
         submit_create(create);
+}
+
+/* The machine may be short of what the tier is not: of memory that the pool has, or of what is being given back. */
+static bool may_try_again(struct extent_create *create, int error)
+{
+    struct core *core = create->core;
+
+    if (create->cancelled || (error != HBM_E_NO_MEMORY && error != HBM_E_NO_SPACE))
+        return false;
+    if (!create->again_until_ms)
+        create->again_until_ms = core_now(core) + CLOSING_MS;
+    return (create->tier == HBM_TIER_HOST && host_pool_drop(core)) ||
+           (is_closing(core, create->tier) && core_now(core) < create->again_until_ms);
 }
 
 static void create_made(struct job *job)
@@ -168,9 +190,7 @@ static void create_made(struct job *job)
     struct extent_create *create = container_of(job, struct extent_create, job);
     _cleanup_fd_ int fd = TAKE_FD(job->reply_fd);
 
-    /* The machine may be short of memory where the tier is not: on account of the pool, perhaps. */
-    if (job->error == HBM_E_NO_MEMORY && create->tier == HBM_TIER_HOST && !create->cancelled &&
-        host_pool_drop(create->core)) {
+    if (may_try_again(create, job->error)) {
         create->timer.fire = create_again;
         timer_arm(create->core, &create->timer, 0);
         return;
@@ -254,6 +274,7 @@ void extent_create_start(struct extent_create *create)
     create->is_object = false;
     create->job.reply.create = (struct job_create_reply){0};
     create->cancelled = false;
+    create->again_until_ms = 0;
     create->error = 0;
     create->detail[0] = 0;
     if (create->size > UINT64_MAX - grain) {

@@ -48,6 +48,8 @@ MUTATIONS = [
      "limit.rlim_max - (limit.rlim_max < 4 * RESERVE ? limit.rlim_max / 4 : RESERVE);", "limit.rlim_max;"),
     (20, "a failed step is passed over", "daemon/core/transition.c", "    else if (error)\n        finish(transition, error);\n    else\n        take_step",
      "    else if (error == HBM_E_WORKER_DIED)\n        finish(transition, error);\n    else\n        take_step"),
+    (20, "a disk is full while what lay there is being closed", "daemon/core/extent_create.c",
+     "           (is_closing(core, create->tier) && core_now(core) < create->again_until_ms);", "           false;"),
     (21, "a checksum is not compared", "daemon/core/steps.c", "    if (plan->source->has_checksum) {", "    if (plan->source->has_checksum && plan->source->lost) {"),
     (22, "what did not come back whole is swapped in", "daemon/core/transition.c", "    if (error && !transition->error)\n        transition->error = error;",
      "    if (error && !transition->error)\n        transition->error = error, commit_swap(transition);"),

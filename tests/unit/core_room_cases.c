@@ -184,6 +184,57 @@ static void a_machine_short_of_memory_is_asked_again_when_the_pool_is_closed(voi
     world_check_books(&w);
 }
 
+/* "a", which lay on the disk, is being closed; "b" is to go there, and there is no room. */
+static struct ask *offload_to_a_full_disk(void)
+{
+    struct ask *question;
+
+    make_kept(&w, "a", 256, 1024);
+    make_kept(&w, "b", 256, 1024);
+    assert_int_equal(offload(&w, "a", HBM_TIER_DISK, false)->state, WIRE_OP_DONE);
+    while (world_close_one(&w)) {
+    }
+    free_buffer("a");
+    world_fail(&w, JOB_CREATE, 1, HBM_E_NO_SPACE);
+    question = ask(&w, alice, NULL);
+    verb_offload(w.core, &question->call, "b", HBM_TIER_DISK, false);
+    world_run(&w);
+    return question;
+}
+
+/* FAULTS 20: the operator freed what lay there, and asks at once. */
+static void a_full_disk_is_asked_again_when_what_lay_there_is_closed(void **state)
+{
+    (void)state;
+    struct ask *question = offload_to_a_full_disk();
+    unsigned creates = w.ran[JOB_CREATE];
+
+    world_pass(&w, 20);
+    assert_int_equal(w.ran[JOB_CREATE], creates);
+    assert_true(world_close_one(&w));
+    world_pass(&w, 2);
+    assert_int_equal(op_of(&w, question)->state, WIRE_OP_DONE);
+    while (world_close_one(&w)) {
+    }
+    world_check_books(&w);
+}
+
+static void a_full_disk_is_asked_once_more_where_a_close_hangs(void **state)
+{
+    (void)state;
+    struct ask *question = offload_to_a_full_disk();
+
+    world_pass(&w, 999);
+    world_fail(&w, JOB_CREATE, 1, HBM_E_NO_SPACE);
+    world_pass(&w, 2);
+    struct op *op = op_of(&w, question);
+    assert_int_equal(op->state, WIRE_OP_FAILED);
+    assert_int_equal(op->error, HBM_E_NO_SPACE);
+    while (world_close_one(&w)) {
+    }
+    world_check_books(&w);
+}
+
 static void a_stop_while_memory_is_being_closed_loses_nothing_and_tells_nobody(void **state)
 {
     (void)state;
@@ -211,6 +262,8 @@ int core_room_cases(void)
         CASE(who_waits_for_a_close_and_gets_too_little_hears_so_at_once),
         CASE(the_pool_gives_up_no_more_than_is_wanted),
         CASE(a_machine_short_of_memory_is_asked_again_when_the_pool_is_closed),
+        CASE(a_full_disk_is_asked_again_when_what_lay_there_is_closed),
+        CASE(a_full_disk_is_asked_once_more_where_a_close_hangs),
         CASE(a_stop_while_memory_is_being_closed_loses_nothing_and_tells_nobody),
     };
 
