@@ -12,6 +12,7 @@
 #include "daemon/wire/dispatch.h"
 #include "daemon/wire/pending.h"
 #include "daemon/wire/queue.h"
+#include "daemon/wire/unread.h"
 
 static void on_poll(uv_poll_t *poll, int status, int events);
 
@@ -216,10 +217,12 @@ static void tear_down(struct link *link)
     timer_stop(link->core, &link->hello);
     pending_abandon_all(link);
     queue_clear(link);
-    queue_forget_fds(link);
     close_fds(link);
     uv_close((uv_handle_t *)&link->poll, freed);
-    wire_close_socket(link->server, link->peer.who.owner, TAKE_FD(link->fd));
+    if (!unread_keep(link)) {
+        queue_forget_fds(link);
+        wire_close_socket(link->server, link->peer.who.owner, TAKE_FD(link->fd));
+    }
     link->peer.pidfd = fd_close(link->peer.pidfd);
 }
 

@@ -8,6 +8,7 @@
 #include <sys/ioctl.h>
 
 #include "daemon/base/cleanup.h"
+#include "daemon/wire/unread.h"
 
 struct queued {
     struct list node;
@@ -68,7 +69,7 @@ void queue_forget_fds(struct link *link)
     link->unread_fds = 0;
 }
 
-static void forget_if_read(struct link *link)
+void queue_forget_if_read(struct link *link)
 {
     int unread;
 
@@ -82,15 +83,16 @@ static int charge_fds(struct link *link, unsigned n_fds)
 {
     char detail[HBM_DETAIL_MAX];
 
-    forget_if_read(link);
+    queue_forget_if_read(link);
     if (link->unread_fds + n_fds > LINK_UNREAD_FDS)
         return -ETOOMANYREFS;
     if (account_charge(link->account, ACCOUNT_UNREAD_FDS, n_fds, detail)) {
         list_for_each (node, &link->server->links) {
             struct link *other = list_entry(node, struct link, node);
             if (other->account == link->account)
-                forget_if_read(other);
+                queue_forget_if_read(other);
         }
+        unread_reap(link->server);
         if (account_charge(link->account, ACCOUNT_UNREAD_FDS, n_fds, detail))
             return -ETOOMANYREFS;
     }

@@ -13,6 +13,7 @@
 #include "daemon/base/log.h"
 #include "daemon/core/sent.h"
 #include "daemon/wire/link.h"
+#include "daemon/wire/unread.h"
 #include "daemon/wire/watch.h"
 
 #define ACCEPTS_A_WAKEUP 16
@@ -62,6 +63,7 @@ static bool has_too_many(const struct wire_server *server, const struct principa
 
     list_for_each (node, &server->links)
         n += owner_equal(list_entry(node, struct link, node)->peer.who.owner, who->owner);
+    n += unread_of(server, who->owner);
     return !who->admin && n >= (server->world.max_links + 1) / 2;
 }
 
@@ -88,7 +90,7 @@ static void take(struct wire_server *server, int fd)
     }
     if (server->core->draining)
         refuse(server, fd, HBM_E_SHUTTING_DOWN, "the daemon is stopping");
-    else if (server->n_links >= server->world.max_links)
+    else if (server->n_links + server->n_unread >= server->world.max_links)
         refuse(server, fd, HBM_E_LIMIT, "all connections are in use; raise max_sessions in hbmd.conf");
     else if (has_too_many(server, &peer.who))
         refuse(server, fd, HBM_E_LIMIT, "this user holds half of all connections; raise max_sessions in hbmd.conf");
@@ -179,6 +181,9 @@ int wire_server_new(uv_loop_t *loop, struct core *core, const struct wire_world 
     server->world = *world;
     list_init(&server->links);
     list_init(&server->watches);
+    list_init(&server->unread);
+    server->unread_timer.fire = unread_tick;
+    list_init(&server->unread_timer.node);
     int error = uv_poll_init(loop, &server->poll, listen_fd);
     if (error) {
         free(server);
@@ -223,6 +228,7 @@ struct wire_server *wire_server_free(struct wire_server *server)
     wire_server_stop_listening(server);
     while (!list_empty(&server->links))
         link_shut_down(list_entry(list_first(&server->links), struct link, node));
+    unread_clear(server);
     watch_clear(server);
     server->reserve_fd = fd_close(server->reserve_fd);
     uv_close((uv_handle_t *)&server->reaper, handle_closed);

@@ -13,7 +13,9 @@ struct wire_server {
     int listen_fd, reserve_fd; /* the reserve is given up to refuse a connection when fds are out */
     struct list links;         /* struct link */
     struct list watches;       /* struct watch */
-    unsigned n_links;
+    struct list unread;        /* struct unread */
+    struct timer unread_timer;
+    unsigned n_links, n_unread;
     uint64_t said_ms; /* when a client's fault was last logged */
     unsigned unsaid;  /* faults since then */
     bool stopped;     /* hears and says nothing more */

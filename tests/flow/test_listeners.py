@@ -494,3 +494,25 @@ def test_file_descriptors_that_are_not_read_are_bounded_for_all_links_of_a_user(
         daemon.wait_for(lambda: use(daemon, "pods", uid)["unread_fds"][0] < 10)
         first.attach("w")
 
+
+@pytest.mark.parametrize("end", ["close", "gone"])
+def test_what_lies_unread_in_the_socket_of_an_ended_link_counts_until_its_client_reads_or_closes(make_daemon, end):
+    """FAULTS 9: or a client could have as much there as it likes, by being dropped again and again."""
+    listeners = Listeners(make_daemon).start()
+    daemon, uid = listeners.daemon, os.geteuid()
+    with listeners.client("pods") as first:
+        first.grant(4096, "w")
+        link = listeners.client("pods")
+        for _ in range(10):
+            link.send("attach", name="w", timeout_ms=1000)
+        daemon.wait_for(lambda: use(daemon, "pods", uid)["leases"][0] == 11)
+        link.send_raw(b"no packet")
+        daemon.wait_for(lambda: events(daemon, "session.gone"))
+        assert use(daemon, "pods", uid)["unread_fds"][0] >= 10
+        if end == "gone":
+            assert "shorter than a header" in link.gone()
+        else:
+            link.socket.close()
+        daemon.wait_for(lambda: use(daemon, "pods", uid)["unread_fds"][0] < 10)
+        link.page = None
+
