@@ -7,6 +7,7 @@
 #include <sys/stat.h>
 
 #include "daemon/base/cleanup.h"
+#include "daemon/base/crash.h"
 #include "daemon/base/fd_reserve.h"
 #include "daemon/base/log.h"
 #include "daemon/server.h"
@@ -49,6 +50,7 @@ int main(int argc, char **argv)
     if (parsed)
         return parsed == 1 ? EXIT_SUCCESS : parsed;
     fill_standard_fds();
+    crash_watch("hbmd");
     umask(077);
     signal(SIGPIPE, SIG_IGN);
     journal_attach();

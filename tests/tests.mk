@@ -11,6 +11,7 @@ SCRIPTS = $(shell find tests packaging .ci -name '*.sh' -o -path .ci/run)
 test_codec_PARTS = $(PROTO) $(KERNELS)
 test_packet_PARTS = $(PROTO)
 test_closer_PARTS = daemon/base/closer.c
+test_crash_PARTS = daemon/base/crash.c
 test_idmap_PARTS = $(BASE)
 test_known_devices_PARTS = $(BASE) daemon/known_devices.c
 test_known_devices_LIBS = libuv

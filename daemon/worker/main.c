@@ -9,6 +9,7 @@
 #include <sys/prctl.h>
 #include <sys/resource.h>
 
+#include "daemon/base/crash.h"
 #include "daemon/worker/checksum.h"
 #include "daemon/worker/control.h"
 #include "daemon/worker/device.h"
@@ -44,6 +45,7 @@ int main(int argc, char **argv)
     }
     if (argc != 3 || strcmp(argv[1], "--fd") || !end || *end || fd < 0 || fd > INT_MAX)
         return usage(argv[0]);
+    crash_watch("hbm-worker");
     rights_drop();
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     signal(SIGPIPE, SIG_IGN);
