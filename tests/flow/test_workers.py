@@ -11,7 +11,7 @@ from helpers import MIB, Client, ctl_done, ctl_refused, get, hash_of, host_only,
 from test_faults_worker import STRIKES, as_it_was, strike
 
 WORKER = "hbm-worker" if DEVICE == "host" else "hbm-worker-cuda"
-PATIENCE = f"worker_patience_seconds = {1 if DEVICE == 'host' else 10}\n"  # a GPU's driver takes its time to start
+PATIENCE = f"worker_patience_seconds = {1 if DEVICE == 'host' else 6}\n"  # a GPU's driver takes its time to start
 WORDS = {"hang": "did not answer in time", "kill": "killed by signal 9"}
 
 
@@ -83,10 +83,10 @@ def test_a_device_whose_workers_die_at_the_start_is_marked_and_tried_again(make_
     switched = Switched(make_daemon, PATIENCE)
     daemon = switched.daemon
     put(daemon, "w", b"w" * MIB)
-    before = hash_of(daemon, "w")
+    before, held = hash_of(daemon, "w"), used(daemon)
     switched.mood.write_text(mood)
     switched.kill_worker()
-    daemon.wait_for(lambda: switched.device()["state"] == "failed")
+    daemon.wait_for(lambda: switched.device()["state"] == "failed", 30)
     row = switched.device()
     assert words in row["problem"] and "tried again" in row["remedy"] and row["worker_ended"]["served_again_after"] is None
     assert words in ctl_done(daemon, "devices") and "tried again" in ctl_done(daemon, "status")
@@ -94,7 +94,7 @@ def test_a_device_whose_workers_die_at_the_start_is_marked_and_tried_again(make_
         link.hello()
         with refused("DEVICE_LOST", words):
             link.alloc(MIB)
-    assert daemon.rpc("hbm.ls")[0]["state"] == "ready" and used(daemon) == MIB
+    assert daemon.rpc("hbm.ls")[0]["state"] == "ready" and used(daemon) == held
     switched.mood.write_text("")
     daemon.wait_for(lambda: switched.device()["state"] == "ready", 20)
     assert hash_of(daemon, "w") == before and serves(daemon)
