@@ -154,7 +154,8 @@ static char **without_supervise(int argc, char **argv)
 
 int supervise(int argc, char **argv)
 {
-    struct supervisor supervisor = {.status = -1};
+    _cleanup_free_ char **arguments = without_supervise(argc, argv);
+    struct supervisor supervisor = {.status = -1, .arguments = arguments};
     struct rlimit limit;
 
     /* All that the child keeps open, we keep open too. */
@@ -169,17 +170,15 @@ int supervise(int argc, char **argv)
     sigaddset(&supervisor.signals, SIGHUP);
     sigprocmask(SIG_BLOCK, &supervisor.signals, &supervisor.before);
     supervisor.signal_fd = signalfd(-1, &supervisor.signals, SFD_CLOEXEC | SFD_NONBLOCK);
-    supervisor.arguments = without_supervise(argc, argv);
     ssize_t length = readlink("/proc/self/exe", supervisor.program, sizeof(supervisor.program) - 1);
     int error = length <= 0 ? -ENOENT : keeper_open(&supervisor.keeper);
-    if (supervisor.signal_fd < 0 || !supervisor.arguments || error) {
+    if (supervisor.signal_fd < 0 || !arguments || error) {
         log_error("cannot supervise: %s", strerror(error ? -error : errno));
         return EXIT_FAILURE;
     }
     start_child(&supervisor);
     while (supervisor.status < 0)
         turn(&supervisor);
-    free(supervisor.arguments);
     free(supervisor.keeper.kept);
     return supervisor.status;
 }
