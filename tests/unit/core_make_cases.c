@@ -104,8 +104,9 @@ static void a_crash_while_it_runs_finds_the_bytes_where_they_were(void **state)
 {
     (void)state;
     away();
-    begin_restore();
+    struct ask *unanswered = begin_restore();
     assert_int_equal(world_restart(&w), 0);
+    free(unanswered);
     w.hold = false;
     assert_int_equal(arena_tier(named(&w, "w")->arena), HBM_TIER_HOST);
     assert_int_equal(w.device->used[HBM_TIER_DEVICE], 0);
