@@ -19,9 +19,58 @@ static const struct {
 #undef THING
 };
 
+#define SWEEP_MS 1000 /* who comes again and again keeps his account, and with it his turn of the loop */
+
 const char *account_thing_name(enum account_thing thing)
 {
     return things[thing].name;
+}
+
+static bool is_whole(const struct account *account)
+{
+    return account == &account->listener->whole;
+}
+
+static bool is_idle(const struct account *account)
+{
+    for (unsigned thing = 0; thing < ACCOUNT_THINGS; thing++)
+        if (account->use[thing])
+            return false;
+    return !account->refs;
+}
+
+static void sweep_if_idle(const struct account *account)
+{
+    struct timer *timer = &account->core->accounts_timer;
+
+    if (!timer->at_ms && is_idle(account))
+        timer_arm(account->core, timer, SWEEP_MS);
+}
+
+void accounts_sweep(struct timer *timer)
+{
+    struct core *core = container_of(timer, struct core, accounts_timer);
+
+    list_for_each_safe (node, &core->accounts) {
+        struct account *account = list_entry(node, struct account, node);
+        if (!is_idle(account))
+            continue;
+        list_unlink(node);
+        free(account);
+    }
+}
+
+struct account *account_ref(struct account *account)
+{
+    account->refs++;
+    return account;
+}
+
+struct account *account_unref(struct account *account)
+{
+    if (account && !--account->refs)
+        sweep_if_idle(account);
+    return NULL;
 }
 
 struct account *account_of(struct core *core, struct owner owner)
@@ -39,12 +88,8 @@ struct account *account_of(struct core *core, struct owner owner)
     account->owner = owner;
     account->listener = listener;
     list_append(&core->accounts, &account->node);
+    sweep_if_idle(account);
     return account;
-}
-
-static bool is_whole(const struct account *account)
-{
-    return account == &account->listener->whole;
 }
 
 uint64_t account_limit(const struct account *account, enum account_thing thing)
@@ -151,6 +196,7 @@ void account_release(struct account *account, enum account_thing thing, uint64_t
 {
     subtract(account, thing, amount);
     subtract(&account->listener->whole, thing, amount);
+    sweep_if_idle(account);
 }
 
 bool account_could_have(const struct account *account, enum account_thing thing, uint64_t amount)

@@ -10,6 +10,7 @@ struct account {
     struct owner owner;
     struct listener *listener; /* lives as long as the core */
     uint64_t use[ACCOUNT_THINGS];
+    unsigned refs;   /* pointers to it that nothing is charged for */
     uint32_t warned; /* a bit a thing: near its limit, and that has been said */
     unsigned row;    /* of whoever walks over all accounts */
     uint64_t turn_ms, turn_ns; /* when its requests were last served, and how long they took in that turn of the loop */
@@ -17,8 +18,14 @@ struct account {
 
 /* The name of a thing in hbmd.conf and in answers, without account_ or total_. */
 const char *account_thing_name(enum account_thing thing);
-/* Found or made; NULL if memory is out. Accounts stay until the core goes: there are as many as users. */
+/* Found or made; NULL if memory is out. It lives as long as anything is charged to it or refers to it, and until
+ * the loop has turned at least; who points at it for longer without a charge takes a reference. */
 struct account *account_of(struct core *core, struct owner owner);
+struct account *account_ref(struct account *account);
+/* NULL is fine; returns NULL. */
+struct account *account_unref(struct account *account);
+/* Frees those that nobody uses. */
+void accounts_sweep(struct timer *timer);
 /* What it may have of the thing; 0 = no limit. */
 uint64_t account_limit(const struct account *account, enum account_thing thing);
 /* 0, or LIMIT with a sentence in detail that names the limit; then nothing is charged. */

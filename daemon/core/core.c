@@ -41,6 +41,8 @@ struct core *core_new(const struct core_env *env, const struct core_limits *limi
     core->host_pool_timer.fire = host_pool_expire;
     list_init(&core->health_timer.node);
     core->health_timer.fire = health_tick;
+    list_init(&core->accounts_timer.node);
+    core->accounts_timer.fire = accounts_sweep;
     idmap_init(&core->ids, 1, write_down);
     return listener_of(core, 0) ? core : core_free(core);
 }

@@ -106,7 +106,7 @@ struct core {
     bool encrypts_spill;    /* new disk extents are encrypted with it */
     uint64_t visits;        /* walks that mark what they have seen */
     bool draining;          /* stopping: nothing new is granted */
-    struct timer quarantine_timer, memory_timer, host_pool_timer, health_timer;
+    struct timer quarantine_timer, memory_timer, host_pool_timer, health_timer, accounts_timer;
     struct ailing ailing[AILMENTS];
     uint64_t plenty_until_ms; /* fds and memory need not be looked at before */
     bool quarantine_asked; /* a CLIENTS job is under way */

@@ -99,6 +99,7 @@ struct extent *extent_unref(struct extent *extent)
     struct room room = room_of(extent);
     int fd = TAKE_FD(extent->fd);
     fd_close(extent->fd_to_read);
+    account_unref(extent->account); /* the room is charged to it until it is free */
     free(extent);
     room_release_with(&room, fd);
     return NULL;
@@ -158,7 +159,7 @@ struct extent *extent_new(struct core *core, uint64_t id, struct device *device,
     *extent = (struct extent){.refs = 1,
                               .core = core,
                               .device = device,
-                              .account = account,
+                              .account = account_ref(account),
                               .tier = tier,
                               .kind = kind,
                               .size = size,
@@ -169,6 +170,7 @@ struct extent *extent_new(struct core *core, uint64_t id, struct device *device,
     else if (idmap_put(&core->ids, id, extent) == 0)
         extent->id = id;
     if (!extent->id) {
+        account_unref(account);
         free(extent);
         return NULL;
     }

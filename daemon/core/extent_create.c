@@ -68,10 +68,24 @@ static int take_room(struct extent_create *create)
     return 0;
 }
 
-static void create_end(struct extent_create *create, int error)
+/* Nothing is charged yet, and who asked may be gone before its turn comes. */
+static void wait_for_memory(struct extent_create *create)
+{
+    account_ref(create->account);
+    list_append(&create->core->memory_waiters, &create->node);
+}
+
+static void end_wait(struct extent_create *create)
 {
     timer_stop(create->core, &create->timer);
+    if (!list_empty(&create->node))
+        account_unref(create->account);
     list_unlink(&create->node);
+}
+
+static void create_end(struct extent_create *create, int error)
+{
+    end_wait(create);
     create->error = error;
     create->done(create);
 }
@@ -290,7 +304,7 @@ void extent_create_start(struct extent_create *create)
         create->error = take_room(create);
     if (may_wait(create)) {
         uint32_t least = list_empty(&create->core->closing) ? 0 : CLOSING_MS;
-        list_append(&create->core->memory_waiters, &create->node);
+        wait_for_memory(create);
         timer_arm(create->core, &create->timer, create->wait_ms > least ? create->wait_ms : least);
     } else if (create->error) {
         create_end(create, create->error);
@@ -319,8 +333,7 @@ void extent_create_retry(struct timer *timer)
         create->error = take_room(create);
         if (may_wait(create))
             continue;
-        timer_stop(core, &create->timer);
-        list_unlink(&create->node);
+        end_wait(create);
         if (!create->error) {
             make(create);
             continue;

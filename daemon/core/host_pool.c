@@ -12,7 +12,7 @@
 struct pooled {
     struct list node; /* core->host_pool, oldest first */
     struct device *device;
-    const struct account *account;
+    struct owner owner;
     uint64_t size, token, until_ms;
     int fd;
 };
@@ -45,7 +45,7 @@ bool host_pool_put(struct extent *extent)
     if (!pooled)
         return false;
     *pooled = (struct pooled){.device = extent->device,
-                              .account = extent->account,
+                              .owner = extent->account->owner,
                               .size = extent->size,
                               .token = extent->token,
                               .until_ms = core_now(core) + KEEP_MS,
@@ -80,7 +80,8 @@ bool host_pool_take(struct extent_create *create)
         return false;
     list_for_each (node, &create->core->host_pool) {
         struct pooled *pooled = list_entry(node, struct pooled, node);
-        if (pooled->device != create->device || pooled->account != create->account || pooled->size != create->size)
+        if (pooled->device != create->device || !owner_equal(pooled->owner, create->account->owner) ||
+            pooled->size != create->size)
             continue;
         unlist(pooled);
         create->pooled_fd = pooled->fd;

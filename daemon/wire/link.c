@@ -28,7 +28,6 @@ struct link *link_new(struct wire_server *server, int fd, struct peer *peer)
 
     if (!link)
         return NULL;
-    link->account = account;
     link->server = server;
     link->core = server->core;
     link->hello.fire = hello_overdue;
@@ -38,6 +37,7 @@ struct link *link_new(struct wire_server *server, int fd, struct peer *peer)
         free(link);
         return NULL;
     }
+    link->account = account_ref(account);
     link->fd = fd;
     link->peer = *peer;
     peer->pidfd = -1; /* consume pidfd */
@@ -224,6 +224,7 @@ static void tear_down(struct link *link)
         wire_close_socket(link->server, link->peer.who.owner, TAKE_FD(link->fd));
     }
     link->peer.pidfd = fd_close(link->peer.pidfd);
+    link->account = account_unref(link->account);
 }
 
 void link_close(struct link *link, const char *why)

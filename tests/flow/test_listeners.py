@@ -204,9 +204,9 @@ def test_the_screens_name_the_listener_where_there_is_more_than_one(listeners):
 # ---- Accounts ----
 
 def use(daemon, listener, uid):
-    """{thing: (used, limit)} of an account; uid None: of the whole listener."""
-    row = [row for row in daemon.rpc("hbm.accounts") if (row["listener"], row["uid"]) == (listener, uid)][0]
-    return {thing["thing"]: (thing["used"], thing["limit"]) for thing in row["things"]}
+    """{thing: (used, limit)} of an account; uid None: of the whole listener, as an account that is not there."""
+    rows = {row["uid"]: row["things"] for row in daemon.rpc("hbm.accounts") if row["listener"] == listener}
+    return {thing["thing"]: (thing["used"], thing["limit"]) if uid in rows else (0, None) for thing in rows.get(uid, rows[None])}
 
 
 def test_hbmctl_in_a_listeners_directory_does_what_clients_may_and_says_where_the_rest_is_asked(listeners, tmp_path):
@@ -446,6 +446,23 @@ def test_a_container_needs_only_the_directory_of_its_socket(make_daemon, client_
     daemon.wait_for(lambda: settled(daemon))
     assert {row["name"] for row in daemon.rpc("hbm.ls")} == {f"~pods:{os.geteuid()}/w"} and used(daemon) == MIB
     inside.kill()
+
+
+def test_an_account_that_nobody_uses_is_no_more_and_one_with_memory_stays(make_daemon):
+    listeners = Listeners(make_daemon).start()
+    daemon, uid = listeners.daemon, os.geteuid()
+
+    def there(name):
+        return any((row["listener"], row["uid"]) == (name, uid) for row in daemon.rpc("hbm.accounts"))
+
+    with listeners.client("pods") as first, listeners.client("other") as second:
+        first.grant(4096, "w", flags=KEEP)
+        second.grant(4096)
+        assert there("pods") and there("other")
+    daemon.wait_for(lambda: not there("other"))
+    assert there("pods")
+    ctl_done(daemon, "free", f"~pods:{uid}/w")
+    daemon.wait_for(lambda: not there("pods"))
 
 
 # ---- Floods ----

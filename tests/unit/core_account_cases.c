@@ -71,6 +71,62 @@ static void a_client_counts_the_devices_of_its_listener(void **state)
     free(second);
 }
 
+static unsigned n_accounts(void)
+{
+    unsigned n = 0;
+
+    list_for_each (node, &w.core->accounts)
+        n++;
+    return n;
+}
+
+static void a_thousand_users_who_came_and_went_leave_no_account(void **state)
+{
+    struct principal who = {.owner = {0, 0}};
+
+    (void)state;
+    make_kept(&w, "w", 8, 8);
+    for (unsigned uid = 5000; uid < 6000; uid++) {
+        who.owner.uid = uid;
+        session_gone(client(&w, who), true, "bye");
+        world_pass(&w, 10);
+    }
+    assert_true(n_accounts() < 200);
+    world_pass(&w, 2000);
+    assert_int_equal(n_accounts(), 1); /* alice has memory */
+    assert_int_equal(listener_of(w.core, 0)->whole.use[ACCOUNT_SESSIONS], 0);
+    struct ask *question = ask(&w, alice, NULL);
+    verb_free(w.core, &question->call, named(&w, "w")->id);
+    assert_int_equal(error_of(&w, question), 0);
+    world_pass(&w, 2000);
+    assert_int_equal(n_accounts(), 0);
+}
+
+static void who_waits_for_memory_has_an_account_after_his_session_ended(void **state)
+{
+    struct session *session = client(&w, alice), *other = client(&w, bob);
+    struct alloc_args args = {.size = 60 * MIB, .dtype = HBM_U8, .mode = 0600, .handle = HBM_HANDLE_FD};
+    struct ask *first = ask(&w, alice, session), *second = ask(&w, bob, other);
+
+    (void)state;
+    w.core->limits.memory_wait_ms = 60000;
+    verb_alloc(w.core, &first->call, &args);
+    world_run(&w);
+    verb_alloc(w.core, &second->call, &args);
+    world_run(&w);
+    session_gone(other, true, "bye");
+    world_pass(&w, 5000);
+    assert_false(list_empty(&w.core->memory_waiters));
+    session_gone(session, true, "bye"); /* its memory goes to who waits, and back, for nobody asks any more */
+    world_pass(&w, 5000);
+    assert_int_equal(second->answers, 1);
+    world_pass(&w, 2000);
+    assert_int_equal(n_accounts(), 0);
+    free(first);
+    free(second);
+    world_check_books(&w);
+}
+
 /* ---- The store ---- */
 
 static struct account *of(const struct principal *who)
@@ -218,6 +274,8 @@ int core_account_cases(void)
         CASE(a_charge_past_either_limit_is_refused_and_charges_nothing),
         CASE(a_listener_is_known_by_its_name_alone),
         CASE(a_client_counts_the_devices_of_its_listener),
+        CASE(a_thousand_users_who_came_and_went_leave_no_account),
+        CASE(who_waits_for_memory_has_an_account_after_his_session_ended),
         CASE(a_user_has_no_more_of_the_store_than_his_share_and_moves_within_it),
         CASE(a_full_store_refuses_new_memory_and_sessions_and_lets_memory_move),
         CASE(a_session_that_the_store_has_no_room_for_is_refused),
