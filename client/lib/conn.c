@@ -61,9 +61,9 @@ void conn_wake(struct conn *conn)
 {
     uint64_t one = 1;
 
-    if (write(conn->wake, &one, sizeof(one)) < 0) {
-        /* EAGAIN: the counter is full, so it is readable already. */
-    }
+    /* EAGAIN: the counter is full, so it is readable already. */
+    while (write(conn->wake, &one, sizeof(one)) < 0 && errno == EINTR)
+        ;
 }
 
 void conn_dispatch(struct conn *conn)
