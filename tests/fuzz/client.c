@@ -120,7 +120,7 @@ void client_come_back(struct client *client, struct wire_server *server, struct 
     int fd = take_leases(in, client, &request.n_leases);
 
     memcpy(request.secret, client->secret, sizeof(request.secret));
-    fd_close(client->fd);
+    client->fd = fd_close(client->fd);
     reach(client, server);
     send_to(client, WIRE_RESUME, &request, sizeof(request), &fd, 1);
     close(fd);

@@ -1,6 +1,6 @@
 /* Clients against wire and core, all of it: packets right and wrong, with and without fds, lock words scribbled on,
- * clients that do not read, hang up and die, time that passes, jobs that wait or fail, owners that die and whose
- * clients come back. At last the owner dies, and what it granted must come back. */
+ * clients that do not read, hang up and die, operators, time that passes, jobs that wait or fail, owners that die and
+ * whose clients come back, or some of them. At last the owner dies, and what it granted must come back. */
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <unistd.h>
@@ -58,11 +58,52 @@ static void stop_serving(void)
 
 static void owner_dies(struct input *in)
 {
+    uint8_t absent = take_byte(in);
+
     stop_serving();
     CHECK(!world_restart(&world));
     serve();
-    for (unsigned i = 0; i < CLIENTS; i++)
-        client_come_back(&clients[i], server, in);
+    for (unsigned i = 0; i < CLIENTS; i++) {
+        clients[i].fd = fd_close(clients[i].fd);
+        if (!(absent >> i & 1))
+            client_come_back(&clients[i], server, in);
+    }
+}
+
+static void operate(struct input *in, const struct client *client)
+{
+    struct core *core = world.core;
+    uint8_t what = take_byte(in);
+    struct call *call = world_call(what & 0x10 ? alice : root, NULL);
+    char name[HBM_NAME_MAX], to[HBM_NAME_MAX];
+
+    take_text(in, name, sizeof(name));
+    switch (what & 0xf) {
+    case 0:
+        verb_kick(core, call, client->session);
+        break;
+    case 1:
+        take_text(in, to, sizeof(to));
+        verb_rename(core, call, name, to);
+        break;
+    case 2:
+        verb_rm(core, call, name);
+        break;
+    case 3:
+        verb_free_sel(core, call, name);
+        break;
+    case 4:
+        verb_sleep(core, call, name, what & 0x20 ? HBM_TIER_DISK : HBM_TIER_HOST);
+        break;
+    case 5:
+        verb_wake(core, call, name);
+        break;
+    case 6:
+        verb_drain(core, call, name);
+        break;
+    default:
+        verb_hash(core, call, name);
+    }
 }
 
 static void act(struct input *in)
@@ -73,6 +114,15 @@ static void act(struct input *in)
     switch (choice & 0x1f) {
     case 0:
         client_say_noise(client, in);
+        break;
+    case WIRE_RESUME:
+        if (take_byte(in) & 1)
+            client_come_back(client, server, in);
+        else
+            client_say(client, in, WIRE_RESUME);
+        break;
+    case 21:
+        operate(in, client);
         break;
     case 22: /* what only a daemon says */
         client_say(client, in, WIRE_EVENT_FIRST + take_byte(in) % 3);

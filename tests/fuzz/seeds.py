@@ -23,7 +23,7 @@ def seed(harness, name, data):
 # Opcodes of messages.def.
 DEVICE, ALLOC, ATTACH, ATTACH_MODEL, PUBLISH, COMMIT, LOCK, RELEASED, DETACH, FREE, BYE = range(2, 13)
 COMPRESS, DECOMPRESS, OFFLOAD, RESTORE, TRANSFER, OP_WAIT, OP_CANCEL = range(13, 20)
-EVENT, OWNER_DIES = 22, 23
+RESUME, OPERATE, EVENT, OWNER_DIES = range(20, 24)
 TIME, STEP, FAIL, WORD, READS, HANG_UP, DIE, LISTED = range(24, 32)
 F32, F16, BF16, I8, INT8_CODEC = 11, 9, 10, 1, 3
 
@@ -54,7 +54,7 @@ def attach(client, text, access=0, flags=0):
 def publish(client, text, flags=0):
     """name key device mode flags timeout, fds: a table of two groups and two buffers"""
     rows = b"".join(bytes([arena, F32, 2, 8, 32, 0]) + name(tensor) for arena, tensor in ((0, "x"), (1, "y")))
-    return (by(client, PUBLISH) + name(text) + name("key") + bytes([0, 0, flags, 100]) + NO_FDS
+    return (by(client, PUBLISH) + name(text) + name("key") + b"\x00\xf0\x80\x01" + bytes([flags, 100]) + NO_FDS
             + bytes([2 | 2 << 2]) + name("g") + name("h") + rows + DONE)
 
 
@@ -85,8 +85,18 @@ def transfer(client, buffer, write, bytes_of_it=64):
 
 
 def owner_dies(*has):
-    """which of the newest ids each client says that it leases (bits), and the slots that it uses"""
-    return by(0, OWNER_DIES) + b"".join(bytes([leases, 0, slots]) for leases, slots in has)
+    """which of the newest ids each client says that it leases (bits), and the slots that it uses; None: it stays away"""
+    absent = sum(1 << i for i, each in enumerate(has) if each is None)
+    return by(0, OWNER_DIES) + bytes([absent]) + b"".join(bytes([each[0], 0, each[1]]) for each in has if each)
+
+
+def come_back(client, leases, slots):
+    return by(client, RESUME) + bytes([1, leases, 0, slots])
+
+
+def operate(what, *names):
+    """0 kick, 1 rename, 2 rm, 3 free, 4 sleep, 5 wake, 6 drain, 7 hash; + 0x10: as alice"""
+    return by(0, OPERATE) + bytes([what]) + b"".join(map(name, names)) + DONE
 
 
 MODEL = publish(0, "m") + commit(0, 0)
@@ -111,6 +121,12 @@ seed("wire", "come-back", alloc(0, [8, 32], "w") + attach(1, "w") + owner_dies((
      + owner_dies((0, 0), (1, 1), (0, 0)) + offload(0, "w"))
 seed("wire", "come-back-to-reclaim", alloc(0, [8, 32], "w") + attach(1, "w") + offload(1, "w")
      + owner_dies((1, 1), (3, 3), (0, 0)) + LET_GO + restore(0, "w"))
+seed("wire", "come-back-late", alloc(0, [8, 32], "w") + attach(1, "w") + owner_dies(None, (3, 3), None) + offload(1, "w", 1)
+     + come_back(0, 1, 1) + LET_GO + by(0, TIME) + b"\x80")
+seed("wire", "operators", alloc(0, [8, 32], "w") + by_id(0, DETACH) + operate(0x11, "w", "v") + operate(7, "*") + operate(6, "0")
+     + operate(0x13, "v") + operate(0, "*"))
+seed("wire", "operators-of-a-model", MODEL + operate(0x14, "m") + operate(0x15, "m") + operate(0x11, "m", "n")
+     + offload(0, "n/x", 1, 0) + operate(0x12, "n"))
 seed("wire", "overdue", alloc(0, [8, 32], "w") + offload(0, "w") + by(0, OP_WAIT) + bytes([0, 50]) + NO_FDS
      + by(0, TIME) + b"\x80")
 seed("wire", "does-not-read", by(0, READS) + (by(0, DEVICE) + bytes([0]) + NO_FDS) * 40)
