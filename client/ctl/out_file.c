@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <libgen.h>
 #include <stdarg.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -21,6 +22,37 @@ __attribute__((format(printf, 2, 3))) static int refuse(char *why, const char *f
     vsnprintf(why, OUT_FILE_WHY, format, arguments);
     va_end(arguments);
     return -1;
+}
+
+static struct out_file *unfinished;
+
+/* A program that runs out of memory ends where it stands. */
+static void remove_unfinished(void)
+{
+    for (const struct out_file *file = unfinished; file; file = file->next)
+        unlink(file->temporary);
+}
+
+static void begin(struct out_file *file)
+{
+    static bool registered;
+
+    if (!registered)
+        registered = atexit(remove_unfinished) == 0;
+    file->next = unfinished;
+    unfinished = file;
+}
+
+static void end(struct out_file *file)
+{
+    struct out_file **link = &unfinished;
+
+    while (*link && *link != file)
+        link = &(*link)->next;
+    if (*link)
+        *link = file->next;
+    free(file->temporary);
+    file->temporary = NULL;
 }
 
 static unsigned fresh_mode(void)
@@ -63,6 +95,7 @@ int out_file_open(struct out_file *file, const char *path, char why[OUT_FILE_WHY
         file->temporary = NULL;
         return refuse(why, "no file can be made in %.400s: %s; name another directory", directory, strerror(errno));
     }
+    begin(file);
     return 0;
 }
 
@@ -73,8 +106,7 @@ int out_file_commit(struct out_file *file, char why[OUT_FILE_WHY])
                       strerror(errno));
     if (rename(file->temporary, file->path) < 0)
         return refuse(why, "%.400s cannot be put in place: %s; name another", file->path, strerror(errno));
-    free(file->temporary);
-    file->temporary = NULL;
+    end(file);
 
     /* The name is on disk once its directory is. Some file systems refuse this sync, and need none. */
     _cleanup_free_ char *directory = directory_of(file->path);
@@ -88,7 +120,7 @@ void out_file_clear(struct out_file *file)
 {
     if (file->temporary) {
         unlink(file->temporary);
-        free(file->temporary);
+        end(file);
     }
     if (file->path) {
         if (file->fd >= 0)

@@ -4,13 +4,14 @@
 #define OUT_FILE_WHY 512
 
 struct out_file {
-    int fd; /* read and write */
+    struct out_file *next; /* of those that are not committed: they go if the program ends */
+    int fd;                /* read and write */
     char *path;
     char *temporary;
     unsigned mode;
 };
 
-/* Nothing but a regular file is ever replaced. 0, or -1 with a sentence in why. */
+/* Nothing but a regular file is ever replaced. The struct stays where it is until it is cleared. 0, or -1 with a sentence in why. */
 int out_file_open(struct out_file *file, const char *path, char why[OUT_FILE_WHY]);
 /* On disk, then in place. 0, or -1 with a sentence in why; the old file is still there then. */
 int out_file_commit(struct out_file *file, char why[OUT_FILE_WHY]);
