@@ -255,7 +255,7 @@ def save(world, struck):
         world.ctl("save", "model", target)
     if it.done:
         expect(target.stat().st_size == os.stat(world.file).st_size, "the saved file is short")
-    left = [path.name for path in world.daemon.home.iterdir() if "saved" in path.name and path != target]
+    left = [path.name for path in world.daemon.home.iterdir() if path.name.startswith(".hbm-")]
     expect(not left, f"{left} is left behind")
     target.unlink(missing_ok=True)
 
@@ -287,6 +287,8 @@ def put_and_get(world, struck):
         world.ctl("get", "fresh", target)
     if it.done:
         expect(target.read_bytes() == DATA, "what was got is not what was put")
+    left = [path.name for path in world.daemon.home.iterdir() if path.name.startswith(".hbm-")]
+    expect(not left, f"{left} is left behind")
     target.unlink(missing_ok=True)
 
 
