@@ -525,7 +525,7 @@ def screen(*words):
 
 
 for each in ("status", "devices", "who", "models", "sessions", "accounts", "ops", "ls", "--json ls", "show *", "why-not-free *",
-             "hash model:model", "attach in-device", "attach model:model", "attach group:model/layers.0", "events", "config",
+             "hash model:model", "attach in-device", "attach model:model", "attach group:model/layers.0", "events --limit 3", "config",
              "rpc hbm.status", "help", "help load"):
     screen(*each.split())
 
