@@ -229,6 +229,10 @@ int hbm_compress(hbm_session *session, const struct hbm_compress *spec, struct h
 int hbm_decompress(hbm_session *session, const char *sel, hbm_op **op);
 int hbm_offload(hbm_session *session, const char *sel, unsigned tier, unsigned flags, hbm_op **op);
 int hbm_restore(hbm_session *session, const char *sel, hbm_op **op);
+/* Restore as a hint: arenas come one after the other, a model's as they were published, and each can be locked as soon as
+ * it is there. 0 also where some did not come, for want of room or because another operation has them. A lock does not
+ * have to wait for the rest; nor does a cancel take back what has come. */
+int hbm_prefetch(hbm_session *session, const char *sel, hbm_op **op);
 
 struct hbm_op_status {
     int done;  /* ended, well or not */

@@ -53,6 +53,8 @@ static const struct verb verbs[] = {
      "hbm.offload", {"sel"}, run_operation, show_moved, "move buffers off the device, with what shares their arenas"},
     {"restore", "SEL", 1, 1, OPTIONS(VERBOSE, ASYNC), "hbm.restore", {"sel"}, run_operation, show_moved,
      "move buffers back to the device"},
+    {"prefetch", "SEL", 1, 1, OPTIONS(VERBOSE, ASYNC), "hbm.prefetch", {"sel"}, run_operation, show_moved,
+     "bring buffers back in order, as far as there is room at once"},
     {"sleep", "MODEL", 1, 1, OPTIONS(CHOICE("--to", "host|disk", "to"), VERBOSE, ASYNC), "hbm.sleep", {"model"}, run_operation,
      show_moved, "move a whole model off the device"},
     {"wake", "MODEL", 1, 1, OPTIONS(VERBOSE, ASYNC), "hbm.wake", {"model"}, run_operation, show_moved,

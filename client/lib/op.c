@@ -180,6 +180,14 @@ int hbm_restore(hbm_session *session, const char *sel, hbm_op **op)
     return error ? error : start(session, WIRE_RESTORE, &request, NULL, 0, NULL, op);
 }
 
+int hbm_prefetch(hbm_session *session, const char *sel, hbm_op **op)
+{
+    struct wire_prefetch_request request = {0};
+    int error = check_selector(session, sel, request.sel);
+
+    return error ? error : start(session, WIRE_PREFETCH, &request, NULL, 0, NULL, op);
+}
+
 static int op_check(const hbm_op *op)
 {
     return op ? session_check(op->session) : set_error(HBM_E_INVALID, "the op is NULL");

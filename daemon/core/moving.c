@@ -39,12 +39,9 @@ void op_row_show(struct op_row *row, const struct buffer *buffer)
     row->receipt = buffer->receipt;
 }
 
-struct op_row *moving_row(struct moving *moving, const struct buffer *buffer, const struct principal *who,
-                          const char *skipped)
+void op_row_begin(struct op_row *row, const struct buffer *buffer, const struct principal *who)
 {
-    struct op_row *row = &moving->rows[moving->n_rows++];
-
-    *row = (struct op_row){.buffer = buffer->id, .skipped = skipped};
+    *row = (struct op_row){.buffer = buffer->id};
     if (who)
         buffer_name_for(buffer, who, row->name, sizeof(row->name));
     else
@@ -52,6 +49,15 @@ struct op_row *moving_row(struct moving *moving, const struct buffer *buffer, co
     op_row_show(row, buffer);
     row->bytes_before = row->size;
     row->has_receipt = false;
+}
+
+struct op_row *moving_row(struct moving *moving, const struct buffer *buffer, const struct principal *who,
+                          const char *skipped)
+{
+    struct op_row *row = &moving->rows[moving->n_rows++];
+
+    op_row_begin(row, buffer, who);
+    row->skipped = skipped;
     return row;
 }
 

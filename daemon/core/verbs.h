@@ -52,6 +52,7 @@ void verb_compress(struct core *core, struct call *call, const struct compress_a
 void verb_decompress(struct core *core, struct call *call, const char *sel);
 void verb_offload(struct core *core, struct call *call, const char *sel, enum hbm_tier tier, bool force);
 void verb_restore(struct core *core, struct call *call, const char *sel);
+void verb_prefetch(struct core *core, struct call *call, const char *sel);
 void verb_sleep(struct core *core, struct call *call, const char *model, enum hbm_tier tier);
 void verb_wake(struct core *core, struct call *call, const char *model);
 void verb_hash(struct core *core, struct call *call, const char *sel);

@@ -76,6 +76,12 @@ void handle_RESTORE(struct request *request, const struct RESTORE_args *args)
     verb_restore(request->core, request_call(request, answer_with_rows), args->sel);
 }
 
+void handle_PREFETCH(struct request *request, const struct PREFETCH_args *args)
+{
+    request->async = args->async;
+    verb_prefetch(request->core, request_call(request, answer_with_rows), args->sel);
+}
+
 void handle_SLEEP(struct request *request, const struct SLEEP_args *args)
 {
     enum hbm_tier tier;

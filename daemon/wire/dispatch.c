@@ -29,6 +29,7 @@ static const handler handlers[WIRE_OPCODES] = {
     [WIRE_OP_WAIT] = handle_op_wait,
     [WIRE_OP_CANCEL] = handle_op_cancel,
     [WIRE_RESUME] = handle_resume,
+    [WIRE_PREFETCH] = handle_prefetch,
 };
 
 static const char *violation(const struct link *link, const struct packet *packet, const struct wire_row *row)

@@ -100,6 +100,17 @@ void handle_restore(struct link *link, const struct packet_header *header, struc
         verb_restore(link->core, &pending->call, request->sel);
 }
 
+void handle_prefetch(struct link *link, const struct packet_header *header, struct packet *packet)
+{
+    REQUEST(prefetch);
+
+    if (!*request->sel)
+        REFUSE(HBM_E_INVALID, "nothing is selected");
+    struct pending *pending = pending_new(link, header->opcode, header->serial, begun);
+    if (pending)
+        verb_prefetch(link->core, &pending->call, request->sel);
+}
+
 /* The kernel checks rights when a file is opened: what its opener may do with it is in the fd. What kind of file it is
  * the worker finds out: its file system may take long to say so. */
 static const char *unsuitable(int file, bool write)

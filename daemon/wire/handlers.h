@@ -30,6 +30,7 @@ HANDLER(handle_compress);
 HANDLER(handle_decompress);
 HANDLER(handle_offload);
 HANDLER(handle_restore);
+HANDLER(handle_prefetch);
 HANDLER(handle_transfer);
 
 HANDLER(handle_op_cancel);

@@ -307,7 +307,7 @@ static void cancelled_offload(void)
     hbm_op_free(begun);
 }
 
-/* op offload|restore|decompress|copy|cancel SEL TIER FLAGS; copy: compressed, to where compress names it */
+/* op offload|restore|prefetch|decompress|copy|cancel SEL TIER FLAGS; copy: compressed, to where compress names it */
 static void op(void)
 {
     struct hbm_compress copy = {.sel = words[2], .codec = HBM_CODEC_FP16, .copy = 1};
@@ -320,6 +320,8 @@ static void op(void)
         answer(hbm_offload(session, words[2], (unsigned)number(3), (unsigned)number(4), NULL));
     else if (!strcmp(words[1], "restore"))
         answer(hbm_restore(session, words[2], NULL));
+    else if (!strcmp(words[1], "prefetch"))
+        answer(hbm_prefetch(session, words[2], NULL));
     else
         answer(hbm_decompress(session, words[2], NULL));
 }

@@ -72,7 +72,7 @@ STEPS = {
                     ["put", "fresh", "FILE"], ["load", "FILE", "--as", "n"]),
     ("create", 2): (["sleep", "m", "--to", "disk"], ["load", "FILE", "--as", "n"]),
     ("copy", 1): (["offload", "w", "--to", "host"], ["offload", "w", "--to", "disk"], ["restore", "w"], ["sleep", "m"],
-                  ["wake", "m"]),
+                  ["wake", "m"], ["offload", "w", "--to", "host"], ["prefetch", "w"]),
     ("copy", 2): (["sleep", "m", "--to", "disk"], ["wake", "m"]),
     ("encode", 1): (["compress", "f/layers.0.weight", "--codec", "int8"],
                     ["compress", "m/layers.0.weight", "--codec", "bf16", "--mode", "copy", "--as", "copy"]),

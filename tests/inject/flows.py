@@ -178,6 +178,7 @@ def operations(world, struck):
     with struck():
         user.ask("op", "offload", "in-device", 1)
         user.ask("op", "restore", "in-device")
+        user.ask("op", "prefetch", "in-device")
         user.ask("op", "copy", "model/layers.0.weight")
         user.ask("op", "cancel", "in-device", 2)
     bring_back(world, "in-device")
@@ -343,6 +344,14 @@ def sleep_and_wake(world, struck):
     with struck():
         world.daemon.rpc("hbm.sleep", {"model": "model", "to": "host"})
         world.daemon.rpc("hbm.wake", {"model": "model"})
+    world.at_last(lambda: world.daemon.rpc("hbm.wake", {"model": "model"}))
+
+
+@flow("owner", "worker")
+def prefetch(world, struck):
+    with struck():
+        world.daemon.rpc("hbm.sleep", {"model": "model", "to": "host"})
+        world.daemon.rpc("hbm.prefetch", {"sel": "model:model"})
     world.at_last(lambda: world.daemon.rpc("hbm.wake", {"model": "model"}))
 
 
@@ -560,6 +569,7 @@ def ctl_operations(world, struck):
         world.ctl("wait", op)
         world.ctl("cancel", op)
         world.ctl("restore", "in-device", "--verbose")
+        world.ctl("prefetch", "in-device", "--verbose")
         world.ctl("compress", "model/layers.0.weight", "--codec", "int8", "--mode", "copy", "--as", "copy")
         world.ctl("decompress", "copy")
     bring_back(world, "in-device")

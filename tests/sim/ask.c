@@ -298,8 +298,8 @@ static void ask_compress(struct ask *ask, const char *sel)
 static void ask_op(struct client *client)
 {
     static const char *const what[] = {"offloads", "restores", "compresses", "decompresses",
-                                       "hashes",   "sleeps",   "wakes",      "offloads"};
-    unsigned verb = below(8);
+                                       "hashes",   "sleeps",   "wakes",      "prefetches", "offloads"};
+    unsigned verb = below(9);
     const char *sel = verb == 5 || verb == 6 ? a_model() : a_selector(client);
     struct ask *ask = ask_new(ASK_OP, client);
     enum hbm_tier tier = one_in(12) ? HBM_TIER_DEVICE : one_in(3) ? HBM_TIER_DISK : HBM_TIER_HOST;
@@ -324,6 +324,9 @@ static void ask_op(struct client *client)
         break;
     case 6:
         verb_wake(core(), &ask->call, sel);
+        break;
+    case 7:
+        verb_prefetch(core(), &ask->call, sel);
         break;
     default:
         verb_offload(core(), &ask->call, sel, tier, !one_in(4));

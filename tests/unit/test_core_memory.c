@@ -321,6 +321,12 @@ static void waits_for_a_builder(void)
     session_gone(other, true, "bye");
 }
 
+static void prefetches(void)
+{
+    OP(verb_offload, "m/layer.0.*", HBM_TIER_HOST, true);
+    OP(verb_prefetch, "*");
+}
+
 static void offloads_and_restores(void)
 {
     OP(verb_offload, "w", HBM_TIER_DISK, true);
@@ -466,6 +472,7 @@ static const struct scene scenes[] = {
     SCENE(attaches_a_model),
     SCENE(moves_what_is_mapped_and_locks_it),
     SCENE(offloads_and_restores),
+    SCENE(prefetches),
     SCENE(puts_a_model_to_sleep),
     SCENE(compresses),
     SCENE(compresses_copies),

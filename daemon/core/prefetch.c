@@ -1,0 +1,277 @@
+#include "daemon/core/prefetch.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "daemon/core/moving.h"
+
+/* ---- Rows ---- */
+
+static void show_rows(struct prefetch *prefetch, uint64_t arena, int error, const char *skipped)
+{
+    struct op *op = op_get(prefetch->core, prefetch->op);
+
+    for (size_t i = 0; i < op->n_rows; i++) {
+        struct op_row *row = &op->rows[i];
+        const struct buffer *buffer = buffer_get(prefetch->core, row->buffer);
+        if (!buffer || buffer->arena->id != arena)
+            continue;
+        row->error = error;
+        row->skipped = skipped;
+        op_row_show(row, buffer);
+    }
+}
+
+/* Whoever moved it meanwhile has brought it; what was freed has no tier. */
+static void last_look(struct op *op, int error)
+{
+    for (size_t i = 0; i < op->n_rows; i++) {
+        struct op_row *row = &op->rows[i];
+        const struct buffer *buffer = buffer_get(op->core, row->buffer);
+        if (!buffer) {
+            row->error = HBM_E_STALE;
+            row->skipped = NULL;
+            continue;
+        }
+        op_row_show(row, buffer);
+        if (row->tier == HBM_TIER_DEVICE) {
+            row->error = 0;
+            row->skipped = NULL;
+        } else if (error == HBM_E_CANCELLED && !row->skipped && !row->error) {
+            row->error = error;
+        }
+    }
+}
+
+/* What is no failure of a hint. */
+static const char *why_not(int error)
+{
+    switch (error) {
+    case HBM_E_NO_MEMORY:
+    case HBM_E_TOO_LARGE:
+        return "the device has no room for it";
+    case HBM_E_LIMIT:
+        return "its owner may have no more";
+    case HBM_E_DRAINED:
+        return "its device is drained";
+    case HBM_E_BUSY:
+        return "another operation has it";
+    default:
+        return NULL;
+    }
+}
+
+static void pass_over(struct prefetch *prefetch, const struct arena *arena, int error, const char *detail)
+{
+    const char *skipped = why_not(error);
+
+    if (error && !skipped && error != HBM_E_CANCELLED && !prefetch->failed++) {
+        prefetch->error = error;
+        snprintf(prefetch->detail, sizeof(prefetch->detail), "%s", detail);
+    }
+    show_rows(prefetch, arena->id, skipped ? 0 : error, skipped);
+}
+
+/* ---- Moves ---- */
+
+static void advance(struct prefetch *prefetch);
+
+static void book(struct prefetch *prefetch)
+{
+    struct op *op = op_get(prefetch->core, prefetch->op);
+
+    op->bytes_done = prefetch->bytes_done;
+    for (unsigned i = 0; i < PREFETCH_LANES; i++) {
+        const struct lane *lane = &prefetch->lanes[i];
+        uint64_t worked_ns = lane->worked_ns + lane->transition.worked_ns;
+        op->bytes_done += lane->transition.bytes_done + lane->transition.bytes_step;
+        /* Side by side they take as long as the longer one. */
+        op->worked_ns = op->worked_ns > worked_ns ? op->worked_ns : worked_ns;
+    }
+}
+
+static void progressed(struct transition *transition)
+{
+    book(container_of(transition, struct lane, transition)->prefetch);
+}
+
+static void came(struct transition *transition)
+{
+    struct lane *lane = container_of(transition, struct lane, transition);
+    struct prefetch *prefetch = lane->prefetch;
+    const struct arena *arena = arena_get(prefetch->core, lane->arena);
+
+    if (arena)
+        pass_over(prefetch, arena, transition->error, transition->detail);
+    prefetch->bytes_done += transition->bytes_done;
+    lane->worked_ns += transition->worked_ns;
+    transition_clear(transition);
+    *transition = (struct transition){.core = prefetch->core};
+    lane->arena = 0;
+    book(prefetch);
+    advance(prefetch);
+}
+
+static void bring(struct lane *lane, struct arena *arena)
+{
+    struct prefetch *prefetch = lane->prefetch;
+
+    lane->arena = arena->id;
+    lane->transition = (struct transition){
+        .core = prefetch->core,
+        .plans = calloc(1, sizeof(struct plan)),
+        .verb = "prefetch",
+        .op = prefetch->op,
+        .progress = progressed,
+        .done = came,
+    };
+    if (!lane->transition.plans || plan_move(lane->transition.plans, arena, HBM_TIER_DEVICE)) {
+        transition_clear(&lane->transition);
+        show_rows(prefetch, arena->id, 0, "the owner is out of memory for its own tables");
+        lane->arena = 0;
+        return;
+    }
+    lane->transition.n = 1;
+    transition_start(&lane->transition);
+}
+
+/* Its own wait for what is being given back. */
+static bool is_own(const struct prefetch *prefetch, const struct extent_create *create)
+{
+    for (unsigned i = 0; i < PREFETCH_LANES; i++)
+        if (create == &prefetch->lanes[i].transition.create)
+            return true;
+    return false;
+}
+
+/* Whoever waits for memory comes first: a lock that waits is someone standing still. */
+static bool is_wanted_by_others(const struct prefetch *prefetch, const struct device *device)
+{
+    list_for_each (node, &prefetch->core->memory_waiters) {
+        const struct extent_create *create = list_entry(node, struct extent_create, node);
+        if (create->device == device && create->tier == HBM_TIER_DEVICE && !is_own(prefetch, create))
+            return true;
+    }
+    return false;
+}
+
+static struct arena *next_arena(struct prefetch *prefetch)
+{
+    struct core *core = prefetch->core;
+
+    while (prefetch->at < prefetch->n) {
+        struct arena *arena = arena_get(core, prefetch->arenas[prefetch->at++]);
+        if (!arena)
+            continue;
+        if (arena->transition)
+            pass_over(prefetch, arena, HBM_E_BUSY, "");
+        else if (arena_tier(arena) == HBM_TIER_DEVICE)
+            continue;
+        else if (is_wanted_by_others(prefetch, arena->device))
+            show_rows(prefetch, arena->id, 0, "others wait for memory of its device");
+        else
+            return arena;
+    }
+    return NULL;
+}
+
+static bool is_under_way(const struct prefetch *prefetch)
+{
+    for (unsigned i = 0; i < PREFETCH_LANES; i++)
+        if (prefetch->lanes[i].arena)
+            return true;
+    return false;
+}
+
+static void end_prefetch(struct prefetch *prefetch, struct op *op)
+{
+    char detail[HBM_DETAIL_MAX] = "";
+    int error = prefetch->error;
+
+    if (prefetch->failed)
+        snprintf(detail, sizeof(detail), "%zu of %zu arenas did not come: %.180s", prefetch->failed, prefetch->n,
+                 prefetch->detail);
+    last_look(op, error);
+    op_end(op, error, error == HBM_E_CANCELLED ? op->detail : detail);
+}
+
+static void advance(struct prefetch *prefetch)
+{
+    struct arena *arena;
+
+    if (prefetch->advancing)
+        return;
+    prefetch->advancing = true;
+    for (unsigned i = 0; i < PREFETCH_LANES; i++)
+        while (!prefetch->lanes[i].arena && (arena = next_arena(prefetch)))
+            bring(&prefetch->lanes[i], arena);
+    prefetch->advancing = false;
+    if (!is_under_way(prefetch))
+        end_prefetch(prefetch, op_get(prefetch->core, prefetch->op));
+}
+
+/* ---- The op ---- */
+
+static void cancel_prefetch(struct op *op)
+{
+    struct prefetch *prefetch = op->state_of_verb;
+
+    prefetch->error = HBM_E_CANCELLED;
+    prefetch->failed = 0;
+    prefetch->at = prefetch->n;
+    prefetch->advancing = true;
+    for (unsigned i = 0; i < PREFETCH_LANES; i++)
+        if (prefetch->lanes[i].arena)
+            transition_cancel(&prefetch->lanes[i].transition, op->detail);
+    prefetch->advancing = false;
+    advance(prefetch);
+}
+
+static void clear_prefetch(struct op *op)
+{
+    struct prefetch *prefetch = op->state_of_verb;
+
+    for (unsigned i = 0; i < PREFETCH_LANES; i++)
+        transition_clear(&prefetch->lanes[i].transition);
+    free(prefetch->arenas);
+    free(prefetch);
+}
+
+struct op *prefetch_new(struct core *core, uint64_t *arenas, size_t n, const struct principal *who,
+                        struct session *session, size_t n_rows, int *error, char *detail)
+{
+    struct prefetch *prefetch = calloc(1, sizeof(*prefetch));
+    struct op *op = NULL;
+
+    if (prefetch) {
+        op = op_new(core, "prefetch", who, session, n_rows, error, detail);
+    } else {
+        snprintf(detail, HBM_DETAIL_MAX, "the owner is out of memory for its own tables");
+        *error = HBM_E_NO_MEMORY;
+    }
+    if (!op) {
+        free(arenas);
+        free(prefetch);
+        return NULL;
+    }
+    prefetch->core = core;
+    prefetch->op = op->id;
+    prefetch->arenas = arenas;
+    prefetch->n = n;
+    for (unsigned i = 0; i < PREFETCH_LANES; i++)
+        prefetch->lanes[i] = (struct lane){.prefetch = prefetch, .transition = {.core = core}};
+    op->state_of_verb = prefetch;
+    op->cancel = cancel_prefetch;
+    op->clear = clear_prefetch;
+    for (size_t i = 0; i < n; i++) {
+        const struct arena *arena = arena_get(core, arenas[i]);
+        op->bytes_total += arena && arena_tier(arena) != HBM_TIER_DEVICE ? arena->extent->size : 0;
+    }
+    return op;
+}
+
+void prefetch_start(struct op *op)
+{
+    advance(op->state_of_verb);
+}

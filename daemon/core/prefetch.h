@@ -1,0 +1,35 @@
+/* Prefetch: arenas come to their device in the order in which they will be used, two at a time and each swapped in as
+ * soon as it is there. A hint: it waits for no memory, takes none that others wait for, and makes nobody let go. */
+#pragma once
+
+#include "daemon/core/op.h"
+
+#define PREFETCH_LANES 2 /* moves at once: one copies while the other makes room, or waits for the disk */
+
+struct prefetch;
+
+struct lane {
+    struct prefetch *prefetch;
+    struct transition transition;
+    uint64_t arena; /* id; 0: idle */
+    uint64_t worked_ns;
+};
+
+/* What an op has as its state. */
+struct prefetch {
+    struct core *core;
+    uint64_t op;
+    uint64_t *arenas; /* ids, in order of use; its own */
+    size_t n, at, failed;
+    uint64_t bytes_done;
+    int error; /* the first */
+    char detail[HBM_DETAIL_MAX];
+    bool advancing; /* in the loop that starts moves: one that ends at once must not start another */
+    struct lane lanes[PREFETCH_LANES];
+};
+
+/* Takes arenas in any case. The op, whose rows the caller fills before prefetch_start; NULL with error and detail. */
+struct op *prefetch_new(struct core *core, uint64_t *arenas, size_t n, const struct principal *who,
+                        struct session *session, size_t n_rows, int *error, char *detail);
+/* The op may have ended when it returns. */
+void prefetch_start(struct op *op);

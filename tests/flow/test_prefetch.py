@@ -1,0 +1,162 @@
+"""Prefetch: what will be used soon comes back in order, as far as there is room, and nobody has to wait for it."""
+import contextlib
+import os
+import signal
+
+import pytest
+
+from conftest import Daemon
+from helpers import (MIB, Program, client_program, ctl_done, ctl_json, ctl_refused, fails, hash_of, host_only, load_layers, module_daemon,
+                     program, put, settled, shared, sweep, used)
+from test_faults_worker import Faulty
+from wire import UNLOCKED
+
+LAYER = MIB // 4  # elements of 1 MiB
+
+
+@contextlib.contextmanager
+def stopped_worker(daemon):
+    """Jobs that are given to it meanwhile are under way until the end of the block."""
+    worker = daemon.rpc("hbm.devices")[0]["worker_pid"]
+    os.kill(worker, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(worker, signal.SIGCONT)
+
+
+def tiers(daemon, model="m"):
+    """Of its layers, in order."""
+    return [row["tier"] for row in sorted(daemon.rpc("hbm.show", {"sel": f"model:{model}"}), key=lambda row: row["name"])]
+
+
+def running(daemon):
+    return [op for op in daemon.rpc("hbm.ops") if op["verb"] == "prefetch" and op["state"] == "running"]
+
+
+def ended(daemon, op):
+    return daemon.rpc("hbm.wait", {"op": op, "timeout_seconds": 20})
+
+
+@pytest.mark.parametrize("tier", ["host", "disk"])
+def test_a_prefetch_brings_a_model_back_and_one_that_is_there_is_done_at_once(shared, tier):
+    load_layers(shared, "m", 4)
+    before, device = hash_of(shared, "model:m"), used(shared)
+    ctl_done(shared, "sleep", "m", "--to", tier)
+    rows = ctl_json(shared, "prefetch", "model:m")
+    assert [row["name"] for row in rows] == [f"m/layers.{i}.weight" for i in range(4)]
+    assert {row["tier"] for row in rows} == {"device"}
+    assert tiers(shared) == ["device"] * 4 and used(shared) == device
+    assert hash_of(shared, "model:m") == before
+    assert "already there, in device" in ctl_done(shared, "prefetch", "model:m")
+
+
+@pytest.fixture(scope="module")
+def small_daemon():
+    daemon = Daemon(config="device_bytes = 16MiB\nhost_bytes = 64MiB\nmemory_wait_seconds = 30\n").start()
+    yield daemon
+    daemon.close()
+
+
+def test_what_a_prefetch_finds_no_room_for_stays_away_and_is_named(small_daemon):
+    """FAULTS 18: it waits for no memory, though an allocation would for half a minute, and evicts nothing."""
+    load_layers(small_daemon, "m", 4, 3 * LAYER)
+    before = hash_of(small_daemon, "model:m")
+    ctl_done(small_daemon, "sleep", "m")
+    put(small_daemon, "large", b"l" * 9 * MIB)
+    lines = ctl_done(small_daemon, "prefetch", "model:m").splitlines()
+    assert lines[0].startswith("model:m: 2 buffers, 6.0 MiB to device")
+    assert lines[1:] == [f"m/layers.{i}.weight: left as it is: the device has no room for it" for i in (2, 3)]
+    assert tiers(small_daemon) == ["device", "device", "host", "host"]
+    ctl_done(small_daemon, "free", "large")
+    ctl_done(small_daemon, "prefetch", "model:m")
+    assert tiers(small_daemon) == ["device"] * 4 and hash_of(small_daemon, "model:m") == before
+    sweep(small_daemon)
+
+
+def test_a_cancelled_prefetch_leaves_away_what_had_not_come(shared):
+    load_layers(shared, "m", 4)
+    before = hash_of(shared, "model:m")
+    ctl_done(shared, "sleep", "m")
+    with shared.operator() as operator:
+        with stopped_worker(shared):
+            op = ctl_done(shared, "prefetch", "model:m", "--async").strip()
+            operator.send({"jsonrpc": "2.0", "id": 1, "method": "hbm.cancel", "params": {"op": op}})
+            assert running(shared), "what is in the worker's hands ends first"
+        assert operator.receive()["result"]["state"] == "cancelled"
+    assert tiers(shared) == ["host"] * 4 and used(shared) == 0
+    assert hash_of(shared, "model:m") == before
+    ctl_done(shared, "prefetch", "model:m")
+    assert tiers(shared) == ["device"] * 4
+
+
+def test_a_prefetch_ends_with_the_client_that_asked_for_it(shared, client_program):
+    """FAULTS 1 and 14: killed in the middle of it."""
+    load_layers(shared, "m", 4)
+    before = hash_of(shared, "model:m")
+    ctl_done(shared, "sleep", "m")
+    user = Program(client_program, shared)
+    user.ask("open", 0)
+    with stopped_worker(shared):
+        user.say("op", "prefetch", "model:m")
+        op = shared.wait_for(lambda: running(shared))[0]["op"]
+        user.kill()
+        shared.wait_for(lambda: not shared.rpc("hbm.sessions"))
+    assert ended(shared, op)["state"] == "cancelled"
+    shared.wait_for(lambda: settled(shared))
+    assert tiers(shared) == ["host"] * 4 and used(shared) == 0
+    assert hash_of(shared, "model:m") == before
+
+
+@host_only
+def test_a_lock_of_what_is_on_its_way_has_it_with_that_move(shared, program):
+    load_layers(shared, "m", 4)
+    reader = program(shared)
+    reader.ask("model", "m", "ro", 0, 5000)
+    before = reader.ask("msum", 0)
+    reader.ask("munlock", 0)
+    ctl_done(shared, "sleep", "m")
+    with stopped_worker(shared):
+        op = ctl_done(shared, "prefetch", "model:m", "--async").strip()
+        for i in (0, 3):  # on its way, and not yet
+            reader.say("mlock", 0, 20000, f"layers.{i}")
+            if i == 0:
+                os.kill(shared.rpc("hbm.devices")[0]["worker_pid"], signal.SIGCONT)
+            reader.hear()
+    assert ended(shared, op)["state"] == "done"
+    reader.ask("mlock", 0, 0)
+    assert reader.ask("msum", 0) == before
+
+
+def test_a_worker_that_dies_in_a_prefetch_takes_no_byte_with_it(make_daemon):
+    """FAULTS 24: what was in its hands stays away, and the prefetch says so."""
+    faulty = Faulty("copy:kill:6", make_daemon)
+    load_layers(faulty.daemon, "m", 4)
+    before = hash_of(faulty.daemon, "model:m")
+    ctl_done(faulty.daemon, "sleep", "m")
+    ctl_refused(faulty.daemon.ctl("prefetch", "model:m"), 1, "worker died")
+    faulty.daemon.wait_for(faulty.ready)
+    assert hash_of(faulty.daemon, "model:m") == before and faulty.restarts() == 1
+    assert "host" in tiers(faulty.daemon)
+    ctl_done(faulty.daemon, "prefetch", "model:m")
+    assert tiers(faulty.daemon) == ["device"] * 4 and hash_of(faulty.daemon, "model:m") == before
+    sweep(faulty.daemon)
+
+
+def test_nothing_is_prefetched_to_a_drained_device(make_daemon):
+    daemon = make_daemon().start()
+    load_layers(daemon, "m", 2)
+    ctl_done(daemon, "drain")
+    lines = ctl_done(daemon, "prefetch", "model:m").splitlines()
+    assert lines == [f"m/layers.{i}.weight: left as it is: its device is drained" for i in (0, 1)]
+    assert tiers(daemon) == ["host", "host"]
+
+
+def test_a_client_prefetches_what_it_may_read(shared, program):
+    load_layers(shared, "m", 3)
+    ctl_done(shared, "sleep", "m")
+    user = program(shared)
+    user.ask("op", "prefetch", "model:m")
+    assert tiers(shared) == ["device"] * 3
+    with fails("NOT_FOUND"):
+        user.ask("op", "prefetch", "nothing")
