@@ -178,12 +178,28 @@ static void check_bytes(const struct scene *scene)
     }
 }
 
+/* A model's tensors go by its name. */
+static void check_names(void)
+{
+    list_for_each (node, &w.core->models) {
+        const struct model *model = list_entry(node, struct model, node);
+        size_t size = strlen(model->name);
+        list_for_each (inner, &model->buffers) {
+            const struct buffer *buffer = list_entry(inner, struct buffer, model_node);
+            assert_true(!strncmp(buffer->name, model->name, size) && buffer->name[size] == '/');
+            assert_true(buffer->listed == model->listed);
+            assert_true(!buffer->listed || named(&w, buffer->name) == buffer);
+        }
+    }
+}
+
 /* Nothing fails any more: all is as it should be, now and after a restart. */
 static void check_all(const struct scene *scene)
 {
     world_pass(&w, 2000);
     assert_int_equal(ledger_trouble(w.core), 0);
     world_check_books(&w);
+    check_names();
     char *before = world_picture(&w);
     assert_int_equal(world_restart(&w), 0);
     char *after = world_picture(&w);
