@@ -302,8 +302,10 @@ int control_serve(int fd)
         return 1;
     }
     crew_wait(&control.crew);
-    if (!drain())
+    if (!drain()) {
+        crew_leave(&control.crew);
         _exit(0);
+    }
     crew_join(&control.crew);
     staging_drop();
     return 0;

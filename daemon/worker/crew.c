@@ -89,6 +89,12 @@ void crew_wait(struct crew *crew)
     pthread_mutex_unlock(&crew->mutex);
 }
 
+void crew_leave(struct crew *crew)
+{
+    for (unsigned i = 0; i < crew->n_threads; i++)
+        pthread_detach(crew->threads[i]);
+}
+
 void crew_join(struct crew *crew)
 {
     for (unsigned i = 0; i < crew->n_threads; i++)

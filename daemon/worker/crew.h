@@ -35,5 +35,7 @@ struct crew {
 int crew_start(struct crew *crew, const unsigned *limits, unsigned n_engines);
 /* Returns when receive has come to the end; jobs may still run. */
 void crew_wait(struct crew *crew);
+/* Before _exit, where a job does not end: nobody waits for its thread. */
+void crew_leave(struct crew *crew);
 /* Returns when the last job has run. */
 void crew_join(struct crew *crew);
