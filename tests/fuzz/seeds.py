@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Writes the seeds of tests/fuzz/corpus that are made by hand: what libFuzzer starts from. The crash-* and real-* files
-beside them were found, or taken from a running daemon.
+beside them were found, or taken from a running daemon; the reached-* ones are the fewest of an hour's fuzzing (libFuzzer's
+-set_cover_merge=1 -use_counters=0) that reach what the others do not.
 usage: seeds.py [DIR]"""
 import os
 import re
