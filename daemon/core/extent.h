@@ -74,7 +74,8 @@ struct extent_create {
 };
 /* create->done follows exactly once, possibly before this returns. */
 void extent_create_start(struct extent_create *create);
-/* The job that was to make create->extent has: takes the fd; done follows once more, as for a new one. */
+/* The job that was to make create->extent has: takes the fd; done follows, as for a new one. Of create only core, extent,
+ * moves and done are looked at. */
 void extent_create_finish(struct extent_create *create, int fd);
 /* done still follows, with CANCELLED unless it was too late. */
 void extent_create_cancel(struct extent_create *create);

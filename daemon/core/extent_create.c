@@ -251,6 +251,8 @@ static void make(struct extent_create *create)
 
 void extent_create_finish(struct extent_create *create, int fd)
 {
+    list_init(&create->node);
+    list_init(&create->timer.node);
     create->extent->fd = fd;
     create->cancelled = false;
     create->error = 0;

@@ -66,7 +66,7 @@ static void moving_progress(struct transition *transition)
     struct moving *moving = container_of(transition, struct moving, transition);
     struct op *op = op_get(moving->core, moving->op);
 
-    op->bytes_done = transition->bytes_done + transition->bytes_step;
+    op->bytes_done = transition_bytes(transition);
     op->worked_ns = transition->worked_ns;
 }
 

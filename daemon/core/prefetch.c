@@ -85,7 +85,7 @@ static void book(struct prefetch *prefetch)
     for (unsigned i = 0; i < PREFETCH_LANES; i++) {
         const struct lane *lane = &prefetch->lanes[i];
         uint64_t worked_ns = lane->worked_ns + lane->transition.worked_ns;
-        op->bytes_done += lane->transition.bytes_done + lane->transition.bytes_step;
+        op->bytes_done += transition_bytes(&lane->transition);
         /* Side by side they take as long as the longer one. */
         op->worked_ns = op->worked_ns > worked_ns ? op->worked_ns : worked_ns;
     }

@@ -22,16 +22,19 @@ static void tell_damage(struct transition *transition, const struct plan *plan)
 }
 
 /* Of many arenas and buffers: which. A coder's step is about one buffer, a copy about its arena's. */
-static void tell_whose(struct transition *transition, const struct plan *plan, const struct step *step)
+static void tell_whose(const struct track *track)
 {
+    struct transition *transition = track->transition;
     struct core *core = transition->core;
+    const struct plan *plan = track->plan;
+    const struct step *step = &plan->steps[track->step - 1];
     const struct arena *arena = arena_get(core, plan->arena);
     const struct buffer *buffer = step->kind == STEP_ENCODE ? buffer_get(core, plan->placements[step->placement].buffer) : NULL;
 
     if (!buffer && arena && !list_empty(&arena->buffers))
         buffer = list_entry(list_first(&arena->buffers), struct buffer, arena_node);
     if (buffer && buffer->name)
-        snprintf(transition->detail, sizeof(transition->detail), "%.80s: %.170s", buffer->name, transition->job.detail);
+        snprintf(transition->detail, sizeof(transition->detail), "%.80s: %.170s", buffer->name, track->job.detail);
 }
 
 static bool is_whole(const struct plan *plan, const struct step *step)
@@ -89,49 +92,49 @@ static void describe(struct job *job, const struct plan *plan, const struct step
 
 static void step_progress(struct job *job)
 {
-    struct transition *transition = container_of(job, struct transition, job);
+    struct track *track = container_of(job, struct track, job);
+    struct transition *transition = track->transition;
 
-    transition->bytes_step = job->bytes_done;
+    track->bytes = job->bytes_done;
     if (transition->progress)
         transition->progress(transition);
 }
 
-bool steps_next(struct transition *transition, void (*done)(struct job *job))
+bool track_next(struct track *track, void (*done)(struct job *job))
 {
-    while (transition->at < transition->n && transition->step == transition->plans[transition->at].n_steps) {
-        transition->at++;
-        transition->step = 0;
-    }
-    if (transition->at == transition->n)
+    const struct plan *plan = track->plan;
+    struct job *job = &track->job;
+
+    if (track->step == plan->n_steps)
         return false;
-    const struct plan *plan = &transition->plans[transition->at];
-    struct job *job = &transition->job;
     *job = (struct job){
         .device = plan->source->device->index, .progress = step_progress, .done = done, .reply_fd = -1};
-    describe(job, plan, &plan->steps[transition->step]);
-    transition->core->env.submit(transition->core->env.context, job);
+    describe(job, plan, &plan->steps[track->step]);
+    track->transition->core->env.submit(track->transition->core->env.context, job);
     return true;
 }
 
-int steps_book(struct transition *transition)
+int track_book(struct track *track)
 {
-    struct plan *plan = &transition->plans[transition->at];
-    const struct step *step = &plan->steps[transition->step++];
-    const struct job *job = &transition->job;
+    struct transition *transition = track->transition;
+    struct plan *plan = track->plan;
+    const struct step *step = &plan->steps[track->step++];
+    const struct job *job = &track->job;
+    uint64_t worked_ns = 0;
 
-    transition->bytes_step = 0;
+    track->bytes = 0;
     if (job->error) {
         memcpy(transition->detail, job->detail, sizeof(transition->detail));
         if (job->error == HBM_E_CHECKSUM)
             tell_damage(transition, plan);
         else
-            tell_whose(transition, plan, step);
+            tell_whose(track);
         return job->error;
     }
     transition->bytes_done += step_bytes(step);
     switch (step->kind) {
     case STEP_COPY:
-        transition->worked_ns += job->reply.copy.nanoseconds;
+        worked_ns = job->reply.copy.nanoseconds;
         if (is_whole(plan, step) && plan->target->tier != HBM_TIER_DEVICE) {
             plan->target->checksum = job->reply.copy.checksum;
             plan->target->has_checksum = true;
@@ -144,13 +147,14 @@ int steps_book(struct transition *transition)
         placement->receipt.bytes_before = before;
         placement->receipt.bytes_after = placement->size + placement->scale_size;
         placement->has_receipt = true;
-        transition->worked_ns += (uint64_t)(placement->receipt.seconds * 1e9);
+        worked_ns = (uint64_t)(placement->receipt.seconds * 1e9);
         break;
     }
     case STEP_DECODE:
-        transition->worked_ns += job->reply.decode.nanoseconds;
+        worked_ns = job->reply.decode.nanoseconds;
         break;
     }
+    transition->worked_ns += worked_ns / transition->n_busy;
     if (transition->progress)
         transition->progress(transition);
     return 0;

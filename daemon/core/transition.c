@@ -36,56 +36,6 @@ static void finish(struct transition *transition, int error)
 
 /* ---- Steps ---- */
 
-static void take_step(struct transition *transition);
-
-/* The reason it was called off for stands, whatever the job says. */
-static void finish_cancelled(struct transition *transition)
-{
-    finish(transition, transition_refuse(transition, HBM_E_CANCELLED, "%s", transition->why));
-}
-
-static void target_kept(struct extent_create *create)
-{
-    struct transition *transition = container_of(create, struct transition, create);
-
-    transition->plans[transition->at].target = create->extent;
-    transition->phase = TRANSITION_STEPPING;
-    if (transition->cancelled)
-        finish_cancelled(transition);
-    else if (create->error)
-        finish(transition, transition_refuse(transition, create->error, "%s", create->detail));
-    else
-        take_step(transition);
-}
-
-/* The step has made the memory that it filled. Takes the fd. */
-static void keep_target(struct transition *transition, struct plan *plan, int fd)
-{
-    transition->phase = TRANSITION_CREATING;
-    transition->create.extent = TAKE_PTR(plan->target);
-    transition->create.done = target_kept;
-    extent_create_finish(&transition->create, fd);
-}
-
-static void step_done(struct job *job)
-{
-    struct transition *transition = container_of(job, struct transition, job);
-    struct plan *plan = &transition->plans[transition->at];
-    _cleanup_fd_ int made = TAKE_FD(job->reply_fd);
-    int error = steps_book(transition);
-
-    if (transition->cancelled)
-        finish_cancelled(transition);
-    else if (error)
-        finish(transition, error);
-    else if (extent_is_made(plan->target))
-        take_step(transition);
-    else if (made < 0)
-        finish(transition, transition_refuse(transition, HBM_E_INTERNAL, "the worker sent no memory for what it copied"));
-    else
-        keep_target(transition, plan, TAKE_FD(made));
-}
-
 static int commit(struct transition *transition)
 {
     if (!transition->copy)
@@ -93,13 +43,135 @@ static int commit(struct transition *transition)
     return transition->commit ? transition->commit(transition) : 0;
 }
 
-static void take_step(struct transition *transition)
+/* The reason it was called off for stands, whatever the jobs say. */
+static void steps_ended(struct transition *transition)
 {
-    if (steps_next(transition, step_done))
-        return;
+    int error = transition->step_error;
+
+    if (transition->cancelled)
+        error = transition_refuse(transition, HBM_E_CANCELLED, "%s", transition->why);
     /* A restart would not know of a swap that cannot be written down: the old memory gone, the new one nobody's. */
-    int error = ledger_trouble(transition->core) ? health_check(transition->core, transition->detail) : 0;
+    if (!error && ledger_trouble(transition->core))
+        error = health_check(transition->core, transition->detail);
     finish(transition, error ? error : commit(transition));
+}
+
+static void cancel_tracks(struct transition *transition, const struct track *but)
+{
+    for (unsigned i = 0; i < TRANSITION_TRACKS; i++) {
+        struct track *track = &transition->tracks[i];
+        bool busy = track->transition && track != but;
+        if (busy && track->keeping)
+            extent_create_cancel(&track->keep);
+        else if (busy)
+            transition->core->env.cancel(transition->core->env.context, &track->job);
+    }
+}
+
+static void fill_tracks(struct transition *transition);
+
+static void track_ended(struct track *track)
+{
+    struct transition *transition = track->transition;
+
+    track->transition = NULL;
+    transition->n_busy--;
+    fill_tracks(transition);
+}
+
+/* The first error is the transition's: detail says why. */
+static void track_failed(struct track *track, int error)
+{
+    track->transition->step_error = error;
+    cancel_tracks(track->transition, track);
+    track_ended(track);
+}
+
+static bool is_over(const struct transition *transition)
+{
+    return transition->cancelled || transition->step_error;
+}
+
+static void step_done(struct job *job);
+
+static void track_goes_on(struct track *track)
+{
+    if (is_over(track->transition) || !track_next(track, step_done))
+        track_ended(track);
+}
+
+static void target_kept(struct extent_create *create)
+{
+    struct track *track = container_of(create, struct track, keep);
+
+    track->keeping = false;
+    track->plan->target = create->extent;
+    if (create->error && !is_over(track->transition))
+        track_failed(track, transition_refuse(track->transition, create->error, "%s", create->detail));
+    else
+        track_goes_on(track);
+}
+
+/* The step has made the memory that it filled. Takes the fd. */
+static void keep_target(struct track *track, int fd)
+{
+    track->keeping = true;
+    track->keep = (struct extent_create){.core = track->transition->core,
+                                        .moves = !track->transition->copy || !track->transition->commit,
+                                        .extent = TAKE_PTR(track->plan->target),
+                                        .done = target_kept};
+    extent_create_finish(&track->keep, fd);
+}
+
+static void step_done(struct job *job)
+{
+    struct track *track = container_of(job, struct track, job);
+    struct transition *transition = track->transition;
+    _cleanup_fd_ int made = TAKE_FD(job->reply_fd);
+
+    if (is_over(transition)) {
+        track_ended(track);
+        return;
+    }
+    int error = track_book(track);
+    if (error)
+        track_failed(track, error);
+    else if (extent_is_made(track->plan->target))
+        track_goes_on(track);
+    else if (made < 0)
+        track_failed(track, transition_refuse(transition, HBM_E_INTERNAL, "the worker sent no memory for what it copied"));
+    else
+        keep_target(track, TAKE_FD(made));
+}
+
+static void start_track(struct track *track, struct transition *transition)
+{
+    *track = (struct track){.transition = transition, .plan = &transition->plans[transition->at++]};
+    transition->n_busy++;
+    if (!track_next(track, step_done)) { /* nothing is in it */
+        track->transition = NULL;
+        transition->n_busy--;
+    }
+}
+
+static void fill_tracks(struct transition *transition)
+{
+    while (!is_over(transition) && transition->at < transition->n && transition->n_busy < TRANSITION_TRACKS)
+        for (unsigned i = 0; i < TRANSITION_TRACKS; i++)
+            if (!transition->tracks[i].transition && transition->at < transition->n)
+                start_track(&transition->tracks[i], transition);
+    if (!transition->n_busy)
+        steps_ended(transition);
+}
+
+uint64_t transition_bytes(const struct transition *transition)
+{
+    uint64_t bytes = transition->bytes_done;
+
+    for (unsigned i = 0; i < TRANSITION_TRACKS; i++)
+        if (transition->tracks[i].transition)
+            bytes += transition->tracks[i].bytes;
+    return bytes;
 }
 
 /* ---- Letting go: all arenas are asked at once, so that one deadline and one safe point serve them all ---- */
@@ -111,8 +183,8 @@ static void reclaims_settled(struct transition *transition)
         finish(transition, transition->reclaim_error);
     } else if (!transition->reclaims) {
         transition->phase = TRANSITION_STEPPING;
-        transition->at = transition->step = 0;
-        take_step(transition);
+        transition->at = 0;
+        fill_tracks(transition);
     }
 }
 
@@ -282,8 +354,8 @@ void transition_start(struct transition *transition)
 {
     int error = 0;
 
-    transition->error = 0;
-    transition->at = transition->step = 0;
+    transition->error = transition->step_error = 0;
+    transition->at = 0;
     transition->phase = TRANSITION_CREATING;
     for (size_t i = 0; i < transition->n && !error; i++)
         error = admit(transition, &transition->plans[i]);
@@ -309,7 +381,7 @@ void transition_cancel(struct transition *transition, const char *why)
         finish(transition, HBM_E_CANCELLED);
         break;
     case TRANSITION_STEPPING:
-        transition->core->env.cancel(transition->core->env.context, &transition->job);
+        cancel_tracks(transition, NULL);
         break;
     case TRANSITION_IDLE:
         break;

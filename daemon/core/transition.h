@@ -46,6 +46,20 @@ struct plan {
     bool waiting;
 };
 
+/* One arena's steps, one after the other. Of several arenas as many go side by side as a link has threads: while one is
+ * mapped, answered and booked, the other's bytes are on the link. */
+#define TRANSITION_TRACKS 2
+
+struct track {
+    struct transition *transition; /* NULL: idle */
+    struct plan *plan;
+    size_t step;
+    struct job job;
+    struct extent_create keep; /* of what the step made */
+    bool keeping;
+    uint64_t bytes; /* of the running step */
+};
+
 struct transition {
     struct core *core;
     struct plan *plans; /* freed by transition_clear */
@@ -61,18 +75,19 @@ struct transition {
     uint64_t op;
     int error;
     char detail[HBM_DETAIL_MAX];
-    uint64_t bytes_done, bytes_total, bytes_step; /* bytes_done counts finished steps; bytes_step the running one */
+    uint64_t bytes_done, bytes_total; /* in finished steps, and in all */
     void (*progress)(struct transition *transition);
     void (*done)(struct transition *transition);
-    uint64_t worked_ns; /* in jobs */
+    uint64_t worked_ns; /* in jobs; those that ran side by side share it */
     /* own */
-    size_t at, step, reclaims;
-    int reclaim_error;
+    size_t at, reclaims;
+    int reclaim_error, step_error;
+    struct track tracks[TRANSITION_TRACKS];
+    unsigned n_busy; /* tracks */
     bool asking;            /* inside the loop that asks all clients */
     bool starting, created; /* a creation, and it has ended */
     char why[128];
     struct extent_create create;
-    struct job job;
     enum { TRANSITION_IDLE, TRANSITION_CREATING, TRANSITION_RECLAIMING, TRANSITION_STEPPING } phase;
     bool cancelled;
 };
@@ -87,6 +102,8 @@ uint64_t step_bytes(const struct step *step);
 void transition_start(struct transition *transition);
 /* done follows, with CANCELLED (or error, if set by the caller before) unless it has committed already. */
 void transition_cancel(struct transition *transition, const char *why);
+/* Done so far, the running steps' included. */
+uint64_t transition_bytes(const struct transition *transition);
 /* Frees the plans. One that is under way is dropped where it stands: only when the core itself goes. */
 void transition_clear(struct transition *transition);
 

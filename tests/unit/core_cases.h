@@ -15,4 +15,5 @@ int core_prefetch_cases(void);
 int core_quarantine_cases(void);
 int core_resume_cases(void);
 int core_room_cases(void);
+int core_track_cases(void);
 int core_version_cases(void);
