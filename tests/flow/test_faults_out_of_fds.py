@@ -127,4 +127,4 @@ def test_readers_of_one_buffer_share_its_fd(starved):
             os.close(client.attach("b")[1])
             if not number:
                 before = fds_of(starved.process.pid)
-        assert fds_of(starved.process.pid) == before
+        starved.wait_for(lambda: fds_of(starved.process.pid) <= before)

@@ -31,7 +31,7 @@ def test_ten_thousand_attach_and_detach_cycles_under_64_fds_leave_fds_and_memory
     before, after, warm_kib, end_kib = map(int, user.ask("cycles", "w", CYCLES))
     assert after == before
     assert end_kib - warm_kib < 1024 or is_sanitized()
-    assert fds_of(shared.process.pid) == fds
+    shared.wait_for(lambda: fds_of(shared.process.pid) <= fds)  # sockets of ended links stay for a moment
     assert field(shared.process.pid, "VmRSS") - rss < 4096 or is_sanitized()
     assert used(shared) >= 100000
 

@@ -61,7 +61,7 @@ def test_a_thousand_ids_used_once_each_leave_the_client_and_the_daemon_flat(shar
             if fd is not None:
                 os.close(fd)
             link.call("detach", lease=grant["lease"])
-        assert fds_of(shared.process.pid) == fds
+        shared.wait_for(lambda: fds_of(shared.process.pid) <= fds)  # sockets of ended links stay for a moment
         assert len(link.page) // 8 == 8192 and grant["slot"] < 8192
 
 
