@@ -70,10 +70,9 @@ static void owner_dies(struct input *in)
     }
 }
 
-static void operate(struct input *in, const struct client *client)
+static void operate(struct input *in, const struct client *client, uint8_t what)
 {
     struct core *core = world.core;
-    uint8_t what = take_byte(in);
     struct call *call = world_call(what & 0x10 ? alice : root, NULL);
     char name[HBM_NAME_MAX], to[HBM_NAME_MAX];
 
@@ -108,7 +107,7 @@ static void operate(struct input *in, const struct client *client)
 
 static void act(struct input *in)
 {
-    uint8_t choice = take_byte(in);
+    uint8_t choice = take_byte(in), how;
     struct client *client = &clients[(choice >> 5) % CLIENTS];
 
     switch (choice & 0x1f) {
@@ -121,8 +120,12 @@ static void act(struct input *in)
         else
             client_say(client, in, WIRE_RESUME);
         break;
-    case 21:
-        operate(in, client);
+    case WIRE_PREFETCH: /* or an operator's verb */
+        how = take_byte(in);
+        if (how & 0x80)
+            client_say(client, in, WIRE_PREFETCH);
+        else
+            operate(in, client, how);
         break;
     case 22: /* what only a daemon says */
         client_say(client, in, WIRE_EVENT_FIRST + take_byte(in) % 3);

@@ -124,6 +124,7 @@ seed("wire", "come-back-to-reclaim", alloc(0, [8, 32], "w") + attach(1, "w") + o
      + owner_dies((1, 1), (3, 3), (0, 0)) + LET_GO + restore(0, "w"))
 seed("wire", "come-back-late", alloc(0, [8, 32], "w") + attach(1, "w") + owner_dies(None, (3, 3), None) + offload(1, "w", 1)
      + come_back(0, 1, 1) + LET_GO + by(0, TIME) + b"\x80")
+seed("wire", "prefetch", MODEL + by_id(0, BYE) + offload(1, "m/x", 1) + DONE + by(1, OPERATE) + b"\x80" + name("m/*") + NO_FDS)
 seed("wire", "operators", alloc(0, [8, 32], "w") + by_id(0, DETACH) + operate(0x11, "w", "v") + operate(7, "*") + operate(6, "0")
      + operate(0x13, "v") + operate(0, "*"))
 seed("wire", "operators-of-a-model", MODEL + operate(0x14, "m") + operate(0x15, "m") + operate(0x11, "m", "n")
