@@ -201,6 +201,11 @@ const void *hbm_model_metadata(const hbm_model *model, size_t *size);
 /* One group's arena, or all with group NULL. */
 int hbm_model_unlock(hbm_model *model, const char *group, void *const *streams, unsigned n);
 int hbm_model_lock(hbm_model *model, const char *group, uint32_t timeout_ms);
+/* Declares the order in which this process uses the groups (NULL, 0: as they were published), after the last the first
+ * again, each at most once. From then on a lock of one of them has the next `depth` that are away brought back meanwhile,
+ * as far as there is room at once; while they are resident nothing is sent and no kernel entered. Depth 0 ends that.
+ * The names are copied. NOT_FOUND, INVALID. */
+int hbm_model_order(hbm_model *model, const char *const *groups, unsigned n, unsigned depth);
 
 /* ---- Operations in the daemon ----
  * With op == NULL the call waits for the end and returns its error; else *op is a handle to wait on, poll or cancel,

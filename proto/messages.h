@@ -1,6 +1,7 @@
 /* messages.def as C: opcodes, request and reply structs, a table of rows. */
 #pragma once
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -98,6 +99,12 @@ struct wire_row {
     enum wire_needs needs;
     enum wire_may may;
 };
+
+/* Serial 0, and no reply. */
+static inline bool wire_is_one_way(uint32_t opcode)
+{
+    return opcode == WIRE_RELEASED || opcode == WIRE_AHEAD;
+}
 
 /* NULL for an opcode that is none. */
 const struct wire_row *wire_row(uint32_t opcode);

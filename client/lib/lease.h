@@ -1,6 +1,7 @@
 /* What a session hands out, and how its end takes them along. */
 #pragma once
 
+#include "client/lib/ahead.h"
 #include "client/lib/mapping.h"
 #include "proto/table.h"
 
@@ -33,6 +34,7 @@ struct hbm_model {
     struct table table;
     struct hold *holds; /* one an arena */
     struct name_index names;
+    struct ahead ahead;
 };
 
 struct hbm_op {

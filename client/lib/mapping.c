@@ -45,6 +45,7 @@ int mapping_let_go(hbm_session *session, struct mapping *mapping, uint64_t locks
         lockword_arrive(mapping->word, locks);
         return error;
     }
+    mapping->asked = 0;
     mapping_send_released(session, mapping->slot);
     return 0;
 }

@@ -13,6 +13,7 @@ struct hold;
 struct mapping {
     _Atomic uint64_t *word;
     uint64_t arena;
+    _Atomic uint64_t asked; /* the connection in which it was asked for since it went away (ahead.c), 0 = in none */
     uint32_t slot;
     unsigned leases;    /* session->mutex */
     bool busy;          /* session->mutex */

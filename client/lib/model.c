@@ -18,6 +18,7 @@ uint64_t model_free(hbm_model *model)
         munmap(model->bytes, model->size);
     free(model->holds);
     free(model->names.rows);
+    ahead_clear(&model->ahead);
     free(model);
     return life;
 }
@@ -115,7 +116,9 @@ int model_take(hbm_session *session, uint64_t lease, uint32_t access, bool build
     }
     *model = (struct hbm_model){
         .session = session, .lease = lease, .access = access, .building = building, .life = fds->life};
+    ahead_init(&model->ahead);
     if (!session_add(session, &session->models, &model->node, fds->life)) {
+        ahead_clear(&model->ahead);
         free(model);
         return CONN_CUT;
     }
@@ -270,6 +273,8 @@ int hbm_model_lock(hbm_model *model, const char *group, uint32_t timeout_ms)
     if (error)
         return error;
     error = model_lock_holds(model, holds, n, timeout_ms);
+    if (!error && group)
+        ahead_of(model, holds, n);
     /* Its arenas are none of the next daemon's. */
     return error && model->building && model->session->conn.life != model->life ? model_set_discarded() : error;
 }

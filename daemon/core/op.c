@@ -131,10 +131,12 @@ static void tell(struct op *op)
                        : op->state == WIRE_OP_CANCELLED ? "op.cancelled"
                                                         : "op.failed";
 
+    if (op->quiet && op->state != WIRE_OP_FAILED)
+        return;
     event_emit(&core->events, what, op->id, op->verb, op->who.owner.listener, op->who.owner.uid,
                session ? session->pid : 0, "%s%s%.120s", op->error ? hbm_error_name(op->error) : "",
                op->detail[0] ? ": " : "", op->detail);
-    if (session && session->link)
+    if (session && session->link && !op->quiet)
         session->send_op_ended(session, op->id, op->error);
 }
 

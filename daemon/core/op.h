@@ -22,6 +22,7 @@ struct op {
     struct core *core;
     struct list node; /* core->ops, oldest first */
     const char *verb; /* static */
+    bool quiet;       /* a hint that nobody waits for: its end is told only where it failed */
     struct principal who;
     uint64_t session; /* id; 0: an operator or the daemon itself */
     enum wire_op_state state;

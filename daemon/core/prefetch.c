@@ -164,7 +164,9 @@ static struct arena *next_arena(struct prefetch *prefetch)
         struct arena *arena = arena_get(core, prefetch->arenas[prefetch->at++]);
         if (!arena)
             continue;
-        if (arena->transition)
+        if (core->draining)
+            show_rows(prefetch, arena->id, 0, "the daemon stops");
+        else if (arena->transition)
             pass_over(prefetch, arena, HBM_E_BUSY, "");
         else if (arena_tier(arena) == HBM_TIER_DEVICE)
             continue;
@@ -190,7 +192,7 @@ static void end_prefetch(struct prefetch *prefetch, struct op *op)
     int error = prefetch->error;
 
     if (prefetch->failed)
-        snprintf(detail, sizeof(detail), "%zu of %zu arenas did not come: %.180s", prefetch->failed, prefetch->n,
+        snprintf(detail, sizeof(detail), "%zu of %zu arenas did not come: %.180s", prefetch->failed, prefetch->asked,
                  prefetch->detail);
     last_look(op, error);
     op_end(op, error, error == HBM_E_CANCELLED ? op->detail : detail);
@@ -258,7 +260,7 @@ struct op *prefetch_new(struct core *core, uint64_t *arenas, size_t n, const str
     prefetch->core = core;
     prefetch->op = op->id;
     prefetch->arenas = arenas;
-    prefetch->n = n;
+    prefetch->n = prefetch->asked = n;
     for (unsigned i = 0; i < PREFETCH_LANES; i++)
         prefetch->lanes[i] = (struct lane){.prefetch = prefetch, .transition = {.core = core}};
     op->state_of_verb = prefetch;
@@ -274,4 +276,29 @@ struct op *prefetch_new(struct core *core, uint64_t *arenas, size_t n, const str
 void prefetch_start(struct op *op)
 {
     advance(op->state_of_verb);
+}
+
+void prefetch_mark(const struct op *op, uint64_t visit)
+{
+    const struct prefetch *prefetch = op->state_of_verb;
+
+    for (size_t i = prefetch->at; i < prefetch->n; i++) {
+        struct arena *arena = arena_get(prefetch->core, prefetch->arenas[i]);
+        if (arena)
+            arena->visit = visit;
+    }
+}
+
+void prefetch_add(struct op *op, uint64_t arena, size_t room)
+{
+    struct prefetch *prefetch = op->state_of_verb;
+
+    if (prefetch->n - prefetch->at == room || prefetch->error == HBM_E_CANCELLED)
+        return;
+    prefetch->n -= prefetch->at;
+    memmove(prefetch->arenas, prefetch->arenas + prefetch->at, prefetch->n * sizeof(*prefetch->arenas));
+    prefetch->at = 0;
+    prefetch->arenas[prefetch->n++] = arena;
+    prefetch->asked++;
+    op->bytes_total += arena_get(prefetch->core, arena)->extent->size;
 }

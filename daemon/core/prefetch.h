@@ -20,7 +20,7 @@ struct prefetch {
     struct core *core;
     uint64_t op;
     uint64_t *arenas; /* ids, in order of use; its own */
-    size_t n, at, failed;
+    size_t n, at, asked, failed;
     uint64_t bytes_done;
     int error; /* the first */
     char detail[HBM_DETAIL_MAX];
@@ -33,3 +33,10 @@ struct op *prefetch_new(struct core *core, uint64_t *arenas, size_t n, const str
                         struct session *session, size_t n_rows, int *error, char *detail);
 /* The op may have ended when it returns. */
 void prefetch_start(struct op *op);
+
+/* ---- One that grows: made with room for so many arenas, and none ---- */
+
+/* Sets `visit` of the arenas that still have their turn. */
+void prefetch_mark(const struct op *op, uint64_t visit);
+/* Another one, at the end; left out if room arenas wait for their turn already. prefetch_start follows. */
+void prefetch_add(struct op *op, uint64_t arena, size_t room);

@@ -31,6 +31,7 @@ struct session {
     char client[64];
     uint64_t since_ms, gone_ms, ended_ms; /* ended: when the pidfd fired */
     struct list leases, mappings, calls;
+    uint64_t ahead; /* id of its last prefetch by declared order (verb_ahead.c), 0 = none */
     bool moved; /* commit.c's: one of its mappings has */
     struct mapping **slots; /* LOCKWORD_SLOTS pointers */
     uint32_t slot_hint;

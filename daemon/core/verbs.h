@@ -35,6 +35,9 @@ void verb_commit(struct core *core, struct call *call, uint64_t lease, bool comm
 /* result: uint64_t[2], a bit for each slot that was away and is to be mapped from its mapping->extent now. */
 void verb_lock(struct core *core, struct call *call, const uint32_t *slots, uint32_t n, uint32_t timeout_ms);
 void verb_released(struct core *core, struct session *session, uint32_t slot); /* one-way; a wrong slot is ignored */
+/* One-way: what the client will use next, in order. */
+void verb_ahead(struct core *core, struct session *session, const uint32_t *slots, uint32_t n);
+#define AHEAD_MAX 128 /* arenas that wait for their turn, a session */
 void verb_detach(struct core *core, struct call *call, uint64_t lease);
 void verb_free(struct core *core, struct call *call, uint64_t id);
 /* fds are borrowed; ranges valid until the verb returns. result: struct op */

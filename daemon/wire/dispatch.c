@@ -30,6 +30,7 @@ static const handler handlers[WIRE_OPCODES] = {
     [WIRE_OP_CANCEL] = handle_op_cancel,
     [WIRE_RESUME] = handle_resume,
     [WIRE_PREFETCH] = handle_prefetch,
+    [WIRE_AHEAD] = handle_ahead,
 };
 
 static const char *violation(const struct link *link, const struct packet *packet, const struct wire_row *row)
@@ -52,9 +53,9 @@ static const char *violation(const struct link *link, const struct packet *packe
         return "more file descriptors than the request takes";
     if (header->status || header->more)
         return "a request with the marks of a reply";
-    if (row->opcode == WIRE_RELEASED && header->serial)
+    if (wire_is_one_way(row->opcode) && header->serial)
         return "a one-way message with a serial";
-    if (row->opcode != WIRE_RELEASED && !header->serial)
+    if (!wire_is_one_way(row->opcode) && !header->serial)
         return "a request without a serial";
     return check_fields(row->opcode, packet->body);
 }

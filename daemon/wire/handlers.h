@@ -1,5 +1,5 @@
 /* One handler a request. The form has been checked: size, fds, texts, unused fields. What a value means is checked
- * here, what it may do is judged by core. Each sends one reply in the end, a refusal or an answer (RELEASED: none).
+ * here, what it may do is judged by core. Each sends one reply in the end, a refusal or an answer (one-way: none).
  */
 #pragma once
 
@@ -21,6 +21,7 @@ HANDLER(handle_free);
 /* handle_lock.c */
 HANDLER(handle_lock);
 HANDLER(handle_released);
+HANDLER(handle_ahead);
 /* handle_model.c */
 HANDLER(handle_attach_model);
 HANDLER(handle_publish);

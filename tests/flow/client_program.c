@@ -237,6 +237,16 @@ static void model_sum(const hbm_model *model)
     putchar('\n');
 }
 
+/* morder MODEL DEPTH [GROUP...] */
+static void model_order(hbm_model *model)
+{
+    unsigned n = 0;
+
+    while (words[3 + n])
+        n++;
+    answer(hbm_model_order(model, n ? (const char *const *)words + 3 : NULL, n, (unsigned)number(2)));
+}
+
 static void end_model(int (*end)(hbm_model *), int i)
 {
     hbm_model *ended = models[i];
@@ -395,6 +405,8 @@ static void obey(void)
         model_sum(models[i]);
     else if (IS("mlock"))
         answer(hbm_model_lock(models[i], words[3], (uint32_t)number(2)));
+    else if (IS("morder"))
+        model_order(models[i]);
     else if (IS("munlock"))
         answer(hbm_model_unlock(models[i], words[2], NULL, 0));
     else if (IS("mdetach"))

@@ -7,7 +7,7 @@ import pytest
 
 from helpers import Client, child, gone_with_words, module_daemon, put, refused, serves, shared, violation
 from tables import sealed, table
-from wire import HEADER, KEEP, LIMITS, MESSAGES, STRUCTS
+from wire import HEADER, KEEP, LIMITS, MESSAGES, ONE_WAY, STRUCTS
 
 REQUESTS = [name for name, row in MESSAGES.items() if row["opcode"] < 64]
 HELLO = {"version": LIMITS["version"]}
@@ -77,7 +77,7 @@ UNUSED = [name for name in REQUESTS if any(field[0] == "unused" for field in MES
 def test_a_reserved_field_that_is_set_ends_its_link_alone(shared, child, name):
     """FAULTS 7."""
     fields = {"version": LIMITS["version"]} if name == "hello" else {}
-    serial = 0 if name == "released" else None
+    serial = 0 if name in ONE_WAY else None
     violation(shared, child, lambda link: link.send(name, unused=1, serial=serial, **fields), words=["unused"], hello=name != "hello")
 
 
@@ -137,11 +137,11 @@ def fuzz_one(link, random):
     name = random.choice([name for name in REQUESTS if name not in ("hello", "bye")])
     fds = random_fds(name, random)
     try:
-        serial = link.send(name, fds, serial=0 if name == "released" else None, **fuzzed(name, random))
+        serial = link.send(name, fds, serial=0 if name in ONE_WAY else None, **fuzzed(name, random))
     finally:
         for fd in fds:
             os.close(fd)
-    if name != "released":
+    if name not in ONE_WAY:
         while (packet := link.receive()) is not None and packet.serial != serial:
             packet.close()
         if packet is None:

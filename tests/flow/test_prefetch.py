@@ -1,17 +1,25 @@
 """Prefetch: what will be used soon comes back in order, as far as there is room, and nobody has to wait for it."""
 import contextlib
 import os
+import pathlib
 import signal
 
 import pytest
 
 from conftest import Daemon
-from helpers import (MIB, Program, client_program, ctl_done, ctl_json, ctl_refused, fails, hash_of, host_only, load_layers, module_daemon,
-                     program, put, settled, shared, sweep, used)
+from helpers import (MIB, Program, client, client_program, ctl_done, ctl_json, ctl_refused, fails, hash_of, host_only,
+                     load_layers, module_daemon, program, put, serves, settled, shared, sweep, used)
 from test_faults_worker import Faulty
-from wire import UNLOCKED
+from test_resume import back
+from wire import RO, UNLOCKED
 
 LAYER = MIB // 4  # elements of 1 MiB
+
+
+def is_stopped(pid):
+    """Every thread of it: one may go on for a moment after the signal."""
+    states = [path.read_text().rsplit(")", 1)[1].split()[0] for path in pathlib.Path(f"/proc/{pid}/task").glob("*/stat")]
+    return set(states) == {"T"}
 
 
 @contextlib.contextmanager
@@ -19,6 +27,7 @@ def stopped_worker(daemon):
     """Jobs that are given to it meanwhile are under way until the end of the block."""
     worker = daemon.rpc("hbm.devices")[0]["worker_pid"]
     os.kill(worker, signal.SIGSTOP)
+    daemon.wait_for(lambda: is_stopped(worker))
     try:
         yield
     finally:
@@ -160,3 +169,107 @@ def test_a_client_prefetches_what_it_may_read(shared, program):
     assert tiers(shared) == ["device"] * 3
     with fails("NOT_FOUND"):
         user.ask("op", "prefetch", "nothing")
+
+
+# ---- By declared order ----
+
+def ordered(daemon, program, depth, n=6):
+    """A reader that has declared its order, holds nothing locked, and whose model is away; and the sums of its layers."""
+    load_layers(daemon, "m", n)
+    reader = program(daemon)
+    reader.ask("model", "m", "ro", 0, 5000)
+    sums = reader.ask("msum", 0)
+    reader.ask("morder", 0, depth)
+    reader.ask("munlock", 0)
+    ctl_done(daemon, "sleep", "m")
+    return reader, sums
+
+
+def comes(daemon, *layers, n=6):
+    """These are on the device, and no others."""
+    wanted = ["device" if i in layers else "host" for i in range(n)]
+    daemon.wait_for(lambda: tiers(daemon) == wanted and not running(daemon))
+    return True
+
+
+@host_only
+def test_while_a_layer_is_locked_the_next_ones_come_by_themselves(shared, program):
+    """A decode loop, three rounds of it, with what was used sent away behind it."""
+    reader, sums = ordered(shared, program, 2)
+    last = shared.rpc("hbm.events")[-1]["seq"]
+    for turn in range(18):
+        at = turn % 6
+        reader.ask("mlock", 0, 20000, f"layers.{at}")
+        assert comes(shared, *((at + i) % 6 for i in range(3)))
+        assert reader.ask("msum", 0)[at] == sums[at]
+        reader.ask("munlock", 0, f"layers.{at}")
+        ctl_done(shared, "offload", f"m/layers.{at}.weight", "--to", "host", "--force")
+    reader.ask("morder", 0, 0)
+    reader.ask("mlock", 0, 20000, "layers.4")
+    assert comes(shared, 0, 1, 4)
+    assert not [event for event in shared.rpc("hbm.events", {"since": last}) if event["name"] == "prefetch"]
+
+
+@host_only
+def test_what_comes_by_order_ends_with_its_client_and_no_byte_is_lost(shared, client_program):
+    """FAULTS 1: killed while it is on its way."""
+    reader = Program(client_program, shared)
+    reader.ask("open", 0)
+    reader, _ = ordered(shared, lambda _: reader, 3)
+    before = hash_of(shared, "model:m")
+    ctl_done(shared, "restore", "m/layers.2.weight")
+    with stopped_worker(shared):
+        reader.ask("mlock", 0, 20000, "layers.2")
+        op = shared.wait_for(lambda: running(shared))[0]["op"]
+        reader.kill()
+        shared.wait_for(lambda: not shared.rpc("hbm.sessions"))
+    assert ended(shared, op)["state"] == "cancelled"
+    shared.wait_for(lambda: settled(shared))
+    assert comes(shared, 2)
+    assert hash_of(shared, "model:m") == before
+
+
+@host_only
+def test_what_comes_by_order_is_asked_for_again_of_the_next_owner(make_daemon, program):
+    """FAULTS 26: killed in the middle. A prefetch is not remembered; the next lock asks anew."""
+    daemon = make_daemon(supervise=True).start()
+    reader, sums = ordered(daemon, program, 2)
+    ctl_done(daemon, "restore", "m/layers.0.weight")
+    with stopped_worker(daemon):
+        reader.ask("mlock", 0, 20000, "layers.0")
+        daemon.wait_for(lambda: running(daemon))
+        old = daemon.kill9()
+    back(daemon, old)
+    daemon.wait_for(lambda: [row["state"] for row in daemon.rpc("hbm.sessions")] == ["open"])
+    assert comes(daemon, 0)
+    reader.ask("mlock", 0, 20000, "layers.0")
+    assert comes(daemon, 0, 1, 2)
+    reader.ask("mlock", 0, 20000, "layers.1")
+    assert reader.ask("msum", 0)[:2] == sums[:2]
+    reader.end()
+
+
+@host_only
+def test_an_order_of_ones_own_names_groups(shared, program):
+    reader, _ = ordered(shared, program, 1)
+    reader.ask("morder", 0, 1, "layers.5", "layers.1")
+    reader.ask("mlock", 0, 20000, "layers.5")
+    assert comes(shared, 5, 1)
+    with fails("NOT_FOUND", "layers.6"):
+        reader.ask("morder", 0, 1, "layers.6")
+
+
+def test_a_flood_of_what_is_used_next_is_one_operation_and_others_are_served(shared, client):
+    """FAULTS 9: of slots that are there, of slots that map nothing, and of more than a message has."""
+    load_layers(shared, "m", 4)
+    client.call("attach_model", name="m", access=RO, flags=UNLOCKED, timeout_ms=5000).close()
+    ctl_done(shared, "sleep", "m")
+    with stopped_worker(shared):
+        for i in range(2000):
+            client.send("ahead", serial=0, n=129 if i % 3 == 0 else 128, slots=list(range(i % 7, 128 + i % 7)))
+        assert len(shared.wait_for(lambda: running(shared))) == 1
+        client.call("device")
+        assert len(running(shared)) == 1
+    shared.wait_for(lambda: not running(shared))
+    assert tiers(shared) == ["device"] * 4
+    assert serves(shared)

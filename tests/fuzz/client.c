@@ -87,7 +87,7 @@ static void send_to(struct client *client, uint32_t opcode, const void *body, si
                     unsigned n)
 {
     static uint32_t serial;
-    struct packet_header header = {.opcode = opcode, .serial = opcode == WIRE_RELEASED ? 0 : ++serial | 1};
+    struct packet_header header = {.opcode = opcode, .serial = wire_is_one_way(opcode) ? 0 : ++serial | 1};
 
     if (client->fd >= 0)
         (void)packet_send(client->fd, &header, body, size, fds, n);

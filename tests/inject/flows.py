@@ -347,6 +347,23 @@ def sleep_and_wake(world, struck):
     world.at_last(lambda: world.daemon.rpc("hbm.wake", {"model": "model"}))
 
 
+@flow("owner", "worker", "client")
+def declared_order(world, struck):
+    """Each lock asks for the next group, which comes meanwhile."""
+    user = world.program()
+    user.ask("open", 0)
+    index, n = user.ask("model", "model", "ro", 0, 5000)
+    user.ask("munlock", index)
+    world.daemon.rpc("hbm.sleep", {"model": "model", "to": "host"})
+    with struck():
+        user.ask("morder", index, 2)
+        for i in range(int(n)):
+            user.ask("mlock", index, 5000, f"layers.{i}")
+            user.ask("munlock", index, f"layers.{i}")
+    user.ask("mdetach", index)
+    world.at_last(lambda: world.daemon.rpc("hbm.wake", {"model": "model"}))
+
+
 @flow("owner", "worker")
 def prefetch(world, struck):
     with struck():

@@ -334,6 +334,22 @@ static void ask_op(struct client *client)
     }
 }
 
+/* Slots of its own, and one at random. */
+static void say_ahead(struct client *client)
+{
+    struct session *session = client && client->state == CLIENT_UP ? client_session(client) : NULL;
+    uint32_t slots[VIEWS + 1] = {below(LOCKWORD_SLOTS)}, n = 1;
+
+    if (!session)
+        return;
+    for (unsigned i = 0; i < VIEWS; i++)
+        if (client->views[i].leases && !one_in(3))
+            slots[n++] = client->views[i].slot;
+    trace("client %td will use %u arenas", client - sim.clients, n - 1);
+    sim.doing.makes = true;
+    verb_ahead(core(), session, slots, n);
+}
+
 static void ask_cancel(struct client *client)
 {
     unsigned n = 0;
@@ -356,6 +372,7 @@ void ask_something(struct client *client)
         ask_alloc,  ask_alloc, ask_attach, ask_attach,       ask_attach, ask_detach,
         ask_detach, ask_free,  ask_commit, ask_attach_model, ask_commit, ask_publish,
         ask_op,     ask_op,    ask_op,     ask_op,           ask_op,     ask_cancel,
+        say_ahead,  say_ahead,
     };
 
     if (core()->n_buffers > 40)

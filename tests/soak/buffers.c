@@ -287,12 +287,14 @@ void do_move(void)
     buffer_name(i, sel);
     if (chance(60))
         error = hbm_offload(session, sel, chance(50) ? HBM_TIER_HOST : HBM_TIER_DISK, 0, chance(50) ? &op : NULL);
+    else if (chance(50))
+        error = hbm_prefetch(session, sel, chance(50) ? &op : NULL);
     else
         error = hbm_restore(session, sel, chance(50) ? &op : NULL);
     if (op)
         error = wait_for(op);
     there = there && row->births == births;
-    went_well("hbm_offload or hbm_restore", error, there ? 0 : ONE_OF(NOT_FOUND) | ONE_OF(STALE));
+    went_well("hbm_offload, hbm_prefetch or hbm_restore", error, there ? 0 : ONE_OF(NOT_FOUND) | ONE_OF(STALE));
 }
 
 void report_buffer(unsigned i)

@@ -60,6 +60,9 @@ static struct {
     /* what RESUME said */
     _Atomic unsigned connects, resumes, listed, byes;
     uint64_t listed_ids[64], listed_slots[LOCKWORD_SLOTS / 64];
+    /* what AHEAD said last */
+    _Atomic unsigned aheads;
+    struct wire_ahead_request ahead;
 } fake;
 
 static void fake_send(const struct packet_header *header, const void *body, size_t size, const int *fds, unsigned n)
@@ -310,6 +313,10 @@ static void fake_answer(struct packet *packet)
         fake.away[((struct wire_released_request *)packet->body)->slot - 3] = true;
         fake_move(((struct wire_released_request *)packet->body)->slot - 3);
         fake.released++;
+        return;
+    case WIRE_AHEAD:
+        fake.ahead = *(struct wire_ahead_request *)packet->body;
+        fake.aheads++;
         return;
     case WIRE_DETACH:
         fake.detached++;

@@ -343,6 +343,21 @@ static void prefetches(void)
     OP(verb_prefetch, "*");
 }
 
+static void says_what_it_uses_next(void)
+{
+    struct attach_args args = {.name = "away", .flags = WIRE_UNLOCKED};
+    struct lease *lease;
+
+    if (LEASE(&lease, alice, reader, verb_attach, &args))
+        return;
+    lockword_turn_back(&reader->words[lease->mappings[0]->slot]);
+    for (unsigned i = 0; i < 2; i++) { /* the second finds the first one's operation */
+        verb_ahead(w.core, reader, &lease->mappings[0]->slot, 1);
+        world_run(&w);
+        OP(verb_offload, "away", HBM_TIER_HOST, true);
+    }
+}
+
 static void offloads_and_restores(void)
 {
     OP(verb_offload, "w", HBM_TIER_DISK, true);
@@ -489,6 +504,7 @@ static const struct scene scenes[] = {
     SCENE(moves_what_is_mapped_and_locks_it),
     SCENE(offloads_and_restores),
     SCENE(prefetches),
+    SCENE(says_what_it_uses_next),
     SCENE(puts_a_model_to_sleep),
     SCENE(compresses),
     SCENE(compresses_copies),

@@ -565,9 +565,9 @@ static void count_trap(int signal)
     trapped++;
 }
 
-static void *lock_under_seccomp(void *lease)
+/* Every system call but those that end a thread or a signal handler is trapped and counted. */
+static bool trap_calls(void)
 {
-    /* Every system call but those that end a thread or a signal handler is trapped and counted. */
     struct sock_filter code[] = {
         BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
         BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_exit, 6, 0),
@@ -582,7 +582,12 @@ static void *lock_under_seccomp(void *lease)
     struct sock_fprog program = {sizeof(code) / sizeof(code[0]), code};
 
     prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
-    if (prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) < 0)
+    return prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0;
+}
+
+static void *lock_under_seccomp(void *lease)
+{
+    if (!trap_calls())
         return (void *)-1;
     for (unsigned i = 0; i < 10000; i++)
         if (hbm_lock(lease, 0) || hbm_unlock(lease, NULL, 0))
@@ -590,22 +595,142 @@ static void *lock_under_seccomp(void *lease)
     return (void *)(intptr_t)trapped;
 }
 
-static void locking_resident_memory_enters_no_system_call(void **state)
+/* A decode loop with a declared order. */
+static void *go_round_under_seccomp(void *model)
+{
+    char group[] = "g0";
+
+    hbm_model_lock(model, "g0", 0); /* the thread's first use of malloc is a system call */
+    hbm_model_unlock(model, "g0", NULL, 0);
+    if (!trap_calls())
+        return (void *)-1;
+    for (unsigned i = 0; i < 10000; i++) {
+        group[1] = (char)('0' + i % ARENAS);
+        if (hbm_model_lock(model, group, 0) || hbm_model_unlock(model, group, NULL, 0))
+            return (void *)-2;
+    }
+    return (void *)(intptr_t)trapped;
+}
+
+static void enters_no_system_call(void *(*run)(void *), void *argument)
 {
     struct sigaction action = {.sa_handler = count_trap}, old;
-    hbm_session *session = open_with(0);
-    hbm_lease *lease = attach(session, "b0");
     pthread_t thread;
     void *result;
 
-    (void)state;
+    trapped = 0;
     sigaction(SIGSYS, &action, &old);
-    pthread_create(&thread, NULL, lock_under_seccomp, lease);
+    pthread_create(&thread, NULL, run, argument);
     pthread_join(thread, &result);
     sigaction(SIGSYS, &old, NULL);
     if (result == (void *)-1)
         skip();
     assert_null(result);
+}
+
+static void locking_resident_memory_enters_no_system_call(void **state)
+{
+    hbm_session *session = open_with(0);
+
+    (void)state;
+    enters_no_system_call(lock_under_seccomp, attach(session, "b0"));
+    hbm_close(session);
+}
+
+static int ask_device(hbm_session *session)
+{
+    struct hbm_device_info info;
+
+    return hbm_device_get(session, 0, &info);
+}
+
+static hbm_model *ordered_model(hbm_session *session, const char *const *groups, unsigned n, unsigned depth)
+{
+    hbm_model *model;
+
+    assert_int_equal(hbm_model_attach(session, "model", HBM_RO, 0, 1000, &model), 0);
+    assert_int_equal(hbm_model_unlock(model, NULL, NULL, 0), 0);
+    assert_int_equal(hbm_model_order(model, groups, n, depth), 0);
+    return model;
+}
+
+static void an_order_costs_no_system_call_while_all_is_resident(void **state)
+{
+    hbm_session *session = open_with(0);
+    hbm_model *model = ordered_model(session, NULL, 0, 3);
+
+    (void)state;
+    enters_no_system_call(go_round_under_seccomp, model);
+    assert_int_equal(ask_device(session), 0); /* what was sent before has been read */
+    assert_int_equal(fake.aheads, 0);
+    hbm_close(session);
+}
+
+static void goes_away(unsigned arena)
+{
+    ask_back(arena);
+    EVENTUALLY(fake.away[arena]);
+}
+
+/* Locks it for a moment; the groups that were asked for with it, as "23". */
+static const char *asked_with(hbm_session *session, hbm_model *model, unsigned arena)
+{
+    static char text[ARENAS + 1];
+    char group[] = {'g', (char)('0' + arena), 0};
+    unsigned before = fake.aheads;
+
+    assert_int_equal(hbm_model_lock(model, group, 1000), 0);
+    assert_int_equal(hbm_model_unlock(model, group, NULL, 0), 0);
+    assert_int_equal(ask_device(session), 0); /* what was sent before has been read */
+    uint32_t n = fake.aheads == before ? 0 : fake.ahead.n;
+    for (uint32_t i = 0; i < n; i++)
+        text[i] = (char)('0' + (fake.ahead.slots[i] - SLOT(0)));
+    text[n] = 0;
+    return text;
+}
+
+static void a_lock_asks_for_the_next_groups_that_are_away_once(void **state)
+{
+    hbm_session *session = open_with(0);
+    hbm_model *model = ordered_model(session, NULL, 0, 3);
+
+    (void)state;
+    goes_away(2);
+    goes_away(4);
+    goes_away(5);
+    assert_string_equal(asked_with(session, model, 1), "24");
+    assert_string_equal(asked_with(session, model, 1), "");
+    assert_string_equal(asked_with(session, model, 2), "5"); /* and that one is here now */
+    goes_away(2);
+    assert_string_equal(asked_with(session, model, 1), "2"); /* away anew */
+    goes_away(0);
+    goes_away(1);
+    assert_string_equal(asked_with(session, model, 7), "01"); /* after the last comes the first */
+    assert_int_equal(hbm_model_lock(model, NULL, 1000), 0); /* all at once: nothing is next */
+    assert_int_equal(fake.aheads, 4);
+    assert_int_equal(hbm_model_detach(model), 0);
+    hbm_close(session);
+}
+
+static void an_order_may_be_another_than_the_published_one(void **state)
+{
+    static const char *const order[] = {"g6", "g1", "g4"}, *const twice[] = {"g6", "g1", "g6"}, *const none[] = {"g1", "no"};
+    hbm_session *session = open_with(0);
+    hbm_model *model = ordered_model(session, order, 3, 100);
+
+    (void)state;
+    for (unsigned i = 0; i < ARENAS; i++)
+        goes_away(i);
+    assert_string_equal(asked_with(session, model, 0), ""); /* has no turn */
+    assert_string_equal(asked_with(session, model, 1), "46");
+    assert_int_equal(hbm_model_order(model, twice, 3, 1), HBM_E_INVALID);
+    assert_non_null(strstr(hbm_last_error_detail(), "g6"));
+    assert_int_equal(hbm_model_order(model, none, 2, 1), HBM_E_NOT_FOUND);
+    assert_int_equal(hbm_model_order(model, order, 0, 1), HBM_E_INVALID);
+    assert_int_equal(hbm_model_order(model, NULL, 2, 1), HBM_E_INVALID);
+    assert_int_equal(hbm_model_order(model, order, 3, 0), 0); /* no more */
+    goes_away(1);
+    assert_string_equal(asked_with(session, model, 6), "");
     hbm_close(session);
 }
 
@@ -701,6 +826,9 @@ int main(void)
         TEST(a_process_out_of_descriptors_gives_the_lease_back),
         TEST(two_thousand_cycles_leave_the_descriptors_as_they_were),
         TEST(locking_resident_memory_enters_no_system_call),
+        TEST(an_order_costs_no_system_call_while_all_is_resident),
+        TEST(a_lock_asks_for_the_next_groups_that_are_away_once),
+        TEST(an_order_may_be_another_than_the_published_one),
         TEST(an_idle_session_wakes_no_thread),
         TEST(an_op_is_waited_for_or_polled),
     };

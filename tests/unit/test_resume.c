@@ -466,6 +466,28 @@ static void what_the_next_daemon_wants_back_is_let_go_of(void **state)
     hbm_close(session);
 }
 
+static void what_is_used_next_is_asked_for_again(void **state)
+{
+    hbm_session *session = open_with(0);
+    hbm_model *model;
+
+    (void)state;
+    assert_int_equal(hbm_model_attach(session, "model", HBM_RO, 0, 1000, &model), 0);
+    assert_int_equal(hbm_model_unlock(model, NULL, NULL, 0), 0);
+    assert_int_equal(hbm_model_order(model, NULL, 0, 1), 0);
+    ask_back(3);
+    EVENTUALLY(fake.away[3]);
+    for (unsigned i = 0; i < 3; i++) {
+        assert_int_equal(hbm_model_lock(model, "g2", 1000), 0);
+        assert_int_equal(hbm_model_lock(model, "g2", 1000), 0);
+        assert_int_equal(ask_device(session), 0);
+        assert_int_equal(fake.aheads, i + 1);
+        daemon_dies(); /* and with it what it was about to bring */
+        EVENTUALLY(fake.resumes == i + 1);
+    }
+    hbm_close(session);
+}
+
 static void a_lease_that_was_lost_can_be_read_and_let_go_of(void **state)
 {
     hbm_session *session = open_with(0);
@@ -617,6 +639,7 @@ int main(void)
         TEST(what_was_being_built_is_not_asked_for_again),
         TEST(what_was_asked_back_by_a_daemon_that_died_stays),
         TEST(what_the_next_daemon_wants_back_is_let_go_of),
+        TEST(what_is_used_next_is_asked_for_again),
         TEST(a_lease_that_was_lost_can_be_read_and_let_go_of),
         TEST(many_threads_notice_nothing),
         TEST(many_threads_without_one_of_the_librarys_notice_nothing),
