@@ -2,6 +2,8 @@
 
 #include <errno.h>
 #include <inttypes.h>
+#include <pthread.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,6 +15,22 @@
 
 #define DRAIN_MS 10000 /* what SIGTERM waits for operations to end */
 #define DRAIN_POLL_MS 20
+
+static const int SIGNALS[3] = {SIGTERM, SIGINT, SIGHUP};
+
+/* With its handle a signal gets its default back: the second SIGTERM, of a supervisor whose whole process group was
+ * told to end, would kill us in the middle of putting things away. */
+static void ignore_signals(struct server *server)
+{
+    sigset_t ours;
+
+    sigemptyset(&ours);
+    for (unsigned i = 0; i < 3; i++)
+        sigaddset(&ours, SIGNALS[i]);
+    pthread_sigmask(SIG_BLOCK, &ours, NULL);
+    for (unsigned i = 0; i < 3; i++)
+        uv_close((uv_handle_t *)&server->signals[i], NULL);
+}
 
 /* Ends everything that the loop turns for; server_free takes what is left. The sessions stay in the ledger. */
 static void shut_down(struct server *server)
@@ -40,8 +58,7 @@ static void shut_down(struct server *server)
     watchdog_stop(&server->watchdog);
     uv_close((uv_handle_t *)&server->wake, NULL);
     uv_close((uv_handle_t *)&server->drain, NULL);
-    for (unsigned i = 0; i < 3; i++)
-        uv_close((uv_handle_t *)&server->signals[i], NULL);
+    ignore_signals(server);
 }
 
 static void on_failed(uv_timer_t *timer)
@@ -186,13 +203,11 @@ static bool take_passed(struct server *server)
 
 int server_start(struct server *server)
 {
-    static const int signals[3] = {SIGTERM, SIGINT, SIGHUP};
-
     if (!take_passed(server) || !server_take_directories(server) || !spill_key_find(server) ||
         listeners_add(server) < 0)
         return -1;
     for (unsigned i = 0; i < 3; i++)
-        uv_signal_start(&server->signals[i], on_signal, signals[i]);
+        uv_signal_start(&server->signals[i], on_signal, SIGNALS[i]);
     watchdog_start(&server->loop, &server->watchdog);
     if (server->config.device != CONFIG_DEVICE_HOST)
         hold_devices(server);

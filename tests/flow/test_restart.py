@@ -1,4 +1,5 @@
 """The owner killed and back: what it re-adopts, and what its clients notice (FAULTS 26, 28)."""
+import contextlib
 import os
 import re
 import signal
@@ -261,6 +262,21 @@ def test_sigterm_drains_what_is_under_way(make_daemon, supervise):
         assert "stopping" in link.gone()
         assert [(event.fields["op"], event.fields["error"]) for event in link.events if event.name == "op_ended"] == [(op, 0)]
     assert not re.search(r"Sanitizer|runtime error", daemon.log)
+
+
+@pytest.mark.parametrize("supervise", [False, True])
+def test_sigterm_again_and_again_changes_nothing_about_the_end(make_daemon, supervise):
+    """FAULTS 28: a terminal or a service manager may signal the owner and its parent, which passes it on."""
+    daemon = make_daemon(supervise=supervise).start()
+    put(daemon, "plain", DATA)
+    owner = daemon.pid
+    while daemon.process.poll() is None:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(owner, signal.SIGTERM)
+        daemon.process.send_signal(signal.SIGTERM)
+    assert daemon.process.returncode == 0
+    assert daemon.log.count("stopping: no new connections") == 1
+    assert not (daemon.runtime_dir / "ledger").exists()
 
 
 def test_a_kill_without_a_supervisor_loses_the_memory_and_a_new_owner_says_so(make_daemon):
