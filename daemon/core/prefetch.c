@@ -8,14 +8,14 @@
 
 /* ---- Rows ---- */
 
-static void show_rows(struct prefetch *prefetch, uint64_t arena, int error, const char *skipped)
+static void show_rows(struct prefetch *prefetch, const struct wanted *wanted, int error, const char *skipped)
 {
     struct op *op = op_get(prefetch->core, prefetch->op);
 
-    for (size_t i = 0; i < op->n_rows; i++) {
-        struct op_row *row = &op->rows[i];
+    for (size_t i = 0; i < wanted->n_rows; i++) {
+        struct op_row *row = &op->rows[wanted->row + i];
         const struct buffer *buffer = buffer_get(prefetch->core, row->buffer);
-        if (!buffer || buffer->arena->id != arena)
+        if (!buffer)
             continue;
         row->error = error;
         row->skipped = skipped;
@@ -62,7 +62,7 @@ static const char *why_not(int error)
     }
 }
 
-static void pass_over(struct prefetch *prefetch, const struct arena *arena, int error, const char *detail)
+static void pass_over(struct prefetch *prefetch, const struct wanted *wanted, int error, const char *detail)
 {
     const char *skipped = why_not(error);
 
@@ -70,7 +70,7 @@ static void pass_over(struct prefetch *prefetch, const struct arena *arena, int 
         prefetch->error = error;
         snprintf(prefetch->detail, sizeof(prefetch->detail), "%s", detail);
     }
-    show_rows(prefetch, arena->id, skipped ? 0 : error, skipped);
+    show_rows(prefetch, wanted, skipped ? 0 : error, skipped);
 }
 
 /* ---- Moves ---- */
@@ -100,24 +100,24 @@ static void came(struct transition *transition)
 {
     struct lane *lane = container_of(transition, struct lane, transition);
     struct prefetch *prefetch = lane->prefetch;
-    const struct arena *arena = arena_get(prefetch->core, lane->arena);
 
-    if (arena)
-        pass_over(prefetch, arena, transition->error, transition->detail);
+    if (arena_get(prefetch->core, lane->wanted.arena))
+        pass_over(prefetch, &lane->wanted, transition->error, transition->detail);
     prefetch->bytes_done += transition->bytes_done;
     lane->worked_ns += transition->worked_ns;
     transition_clear(transition);
     *transition = (struct transition){.core = prefetch->core};
-    lane->arena = 0;
+    lane->wanted.arena = 0;
     book(prefetch);
     advance(prefetch);
 }
 
-static void bring(struct lane *lane, struct arena *arena)
+static void bring(struct lane *lane, const struct wanted *wanted)
 {
     struct prefetch *prefetch = lane->prefetch;
+    struct arena *arena = arena_get(prefetch->core, wanted->arena);
 
-    lane->arena = arena->id;
+    lane->wanted = *wanted;
     lane->transition = (struct transition){
         .core = prefetch->core,
         .plans = calloc(1, sizeof(struct plan)),
@@ -128,8 +128,8 @@ static void bring(struct lane *lane, struct arena *arena)
     };
     if (!lane->transition.plans || plan_move(lane->transition.plans, arena, HBM_TIER_DEVICE)) {
         transition_clear(&lane->transition);
-        show_rows(prefetch, arena->id, 0, "the owner is out of memory for its own tables");
-        lane->arena = 0;
+        show_rows(prefetch, wanted, 0, "the owner is out of memory for its own tables");
+        lane->wanted.arena = 0;
         return;
     }
     lane->transition.n = 1;
@@ -156,24 +156,25 @@ static bool is_wanted_by_others(const struct prefetch *prefetch, const struct de
     return false;
 }
 
-static struct arena *next_arena(struct prefetch *prefetch)
+static const struct wanted *next_wanted(struct prefetch *prefetch)
 {
     struct core *core = prefetch->core;
 
     while (prefetch->at < prefetch->n) {
-        struct arena *arena = arena_get(core, prefetch->arenas[prefetch->at++]);
+        const struct wanted *wanted = &prefetch->wanted[prefetch->at++];
+        const struct arena *arena = arena_get(core, wanted->arena);
         if (!arena)
             continue;
         if (core->draining)
-            show_rows(prefetch, arena->id, 0, "the daemon stops");
+            show_rows(prefetch, wanted, 0, "the daemon stops");
         else if (arena->transition)
-            pass_over(prefetch, arena, HBM_E_BUSY, "");
+            pass_over(prefetch, wanted, HBM_E_BUSY, "");
         else if (arena_tier(arena) == HBM_TIER_DEVICE)
             continue;
         else if (is_wanted_by_others(prefetch, arena->device))
-            show_rows(prefetch, arena->id, 0, "others wait for memory of its device");
+            show_rows(prefetch, wanted, 0, "others wait for memory of its device");
         else
-            return arena;
+            return wanted;
     }
     return NULL;
 }
@@ -181,7 +182,7 @@ static struct arena *next_arena(struct prefetch *prefetch)
 static bool is_under_way(const struct prefetch *prefetch)
 {
     for (unsigned i = 0; i < PREFETCH_LANES; i++)
-        if (prefetch->lanes[i].arena)
+        if (prefetch->lanes[i].wanted.arena)
             return true;
     return false;
 }
@@ -200,14 +201,14 @@ static void end_prefetch(struct prefetch *prefetch, struct op *op)
 
 static void advance(struct prefetch *prefetch)
 {
-    struct arena *arena;
+    const struct wanted *wanted;
 
     if (prefetch->advancing)
         return;
     prefetch->advancing = true;
     for (unsigned i = 0; i < PREFETCH_LANES; i++)
-        while (!prefetch->lanes[i].arena && (arena = next_arena(prefetch)))
-            bring(&prefetch->lanes[i], arena);
+        while (!prefetch->lanes[i].wanted.arena && (wanted = next_wanted(prefetch)))
+            bring(&prefetch->lanes[i], wanted);
     prefetch->advancing = false;
     if (!is_under_way(prefetch))
         end_prefetch(prefetch, op_get(prefetch->core, prefetch->op));
@@ -224,7 +225,7 @@ static void cancel_prefetch(struct op *op)
     prefetch->at = prefetch->n;
     prefetch->advancing = true;
     for (unsigned i = 0; i < PREFETCH_LANES; i++)
-        if (prefetch->lanes[i].arena)
+        if (prefetch->lanes[i].wanted.arena)
             transition_cancel(&prefetch->lanes[i].transition, op->detail);
     prefetch->advancing = false;
     advance(prefetch);
@@ -236,11 +237,11 @@ static void clear_prefetch(struct op *op)
 
     for (unsigned i = 0; i < PREFETCH_LANES; i++)
         transition_clear(&prefetch->lanes[i].transition);
-    free(prefetch->arenas);
+    free(prefetch->wanted);
     free(prefetch);
 }
 
-struct op *prefetch_new(struct core *core, uint64_t *arenas, size_t n, const struct principal *who,
+struct op *prefetch_new(struct core *core, struct wanted *wanted, size_t n, const struct principal *who,
                         struct session *session, size_t n_rows, int *error, char *detail)
 {
     struct prefetch *prefetch = calloc(1, sizeof(*prefetch));
@@ -253,13 +254,13 @@ struct op *prefetch_new(struct core *core, uint64_t *arenas, size_t n, const str
         *error = HBM_E_NO_MEMORY;
     }
     if (!op) {
-        free(arenas);
+        free(wanted);
         free(prefetch);
         return NULL;
     }
     prefetch->core = core;
     prefetch->op = op->id;
-    prefetch->arenas = arenas;
+    prefetch->wanted = wanted;
     prefetch->n = prefetch->asked = n;
     for (unsigned i = 0; i < PREFETCH_LANES; i++)
         prefetch->lanes[i] = (struct lane){.prefetch = prefetch, .transition = {.core = core}};
@@ -267,7 +268,7 @@ struct op *prefetch_new(struct core *core, uint64_t *arenas, size_t n, const str
     op->cancel = cancel_prefetch;
     op->clear = clear_prefetch;
     for (size_t i = 0; i < n; i++) {
-        const struct arena *arena = arena_get(core, arenas[i]);
+        const struct arena *arena = arena_get(core, wanted[i].arena);
         op->bytes_total += arena && arena_tier(arena) != HBM_TIER_DEVICE ? arena->extent->size : 0;
     }
     return op;
@@ -283,7 +284,7 @@ void prefetch_mark(const struct op *op, uint64_t visit)
     const struct prefetch *prefetch = op->state_of_verb;
 
     for (size_t i = prefetch->at; i < prefetch->n; i++) {
-        struct arena *arena = arena_get(prefetch->core, prefetch->arenas[i]);
+        struct arena *arena = arena_get(prefetch->core, prefetch->wanted[i].arena);
         if (arena)
             arena->visit = visit;
     }
@@ -296,9 +297,9 @@ void prefetch_add(struct op *op, uint64_t arena, size_t room)
     if (prefetch->n - prefetch->at == room || prefetch->error == HBM_E_CANCELLED)
         return;
     prefetch->n -= prefetch->at;
-    memmove(prefetch->arenas, prefetch->arenas + prefetch->at, prefetch->n * sizeof(*prefetch->arenas));
+    memmove(prefetch->wanted, prefetch->wanted + prefetch->at, prefetch->n * sizeof(*prefetch->wanted));
     prefetch->at = 0;
-    prefetch->arenas[prefetch->n++] = arena;
+    prefetch->wanted[prefetch->n++] = (struct wanted){.arena = arena};
     prefetch->asked++;
     op->bytes_total += arena_get(prefetch->core, arena)->extent->size;
 }

@@ -8,10 +8,16 @@
 
 struct prefetch;
 
+/* An arena, and which of the op's rows are of its buffers. */
+struct wanted {
+    uint64_t arena; /* id */
+    size_t row, n_rows;
+};
+
 struct lane {
     struct prefetch *prefetch;
     struct transition transition;
-    uint64_t arena; /* id; 0: idle */
+    struct wanted wanted; /* of no arena: idle */
     uint64_t worked_ns;
 };
 
@@ -19,7 +25,7 @@ struct lane {
 struct prefetch {
     struct core *core;
     uint64_t op;
-    uint64_t *arenas; /* ids, in order of use; its own */
+    struct wanted *wanted; /* in order of use; its own */
     size_t n, at, asked, failed;
     uint64_t bytes_done;
     int error; /* the first */
@@ -28,8 +34,8 @@ struct prefetch {
     struct lane lanes[PREFETCH_LANES];
 };
 
-/* Takes arenas in any case. The op, whose rows the caller fills before prefetch_start; NULL with error and detail. */
-struct op *prefetch_new(struct core *core, uint64_t *arenas, size_t n, const struct principal *who,
+/* Takes wanted in any case. The op, whose rows the caller fills before prefetch_start; NULL with error and detail. */
+struct op *prefetch_new(struct core *core, struct wanted *wanted, size_t n, const struct principal *who,
                         struct session *session, size_t n_rows, int *error, char *detail);
 /* The op may have ended when it returns. */
 void prefetch_start(struct op *op);
@@ -38,5 +44,5 @@ void prefetch_start(struct op *op);
 
 /* Sets `visit` of the arenas that still have their turn. */
 void prefetch_mark(const struct op *op, uint64_t visit);
-/* Another one, at the end; left out if room arenas wait for their turn already. prefetch_start follows. */
+/* Another one that has no rows, at the end; left out if room arenas wait for their turn already. prefetch_start follows. */
 void prefetch_add(struct op *op, uint64_t arena, size_t room);

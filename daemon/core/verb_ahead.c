@@ -30,7 +30,7 @@ static struct op *begin(struct session *session)
 {
     struct core *core = session->core;
     struct op *last = session->ahead ? op_get(core, session->ahead) : NULL;
-    uint64_t *room = calloc(AHEAD_MAX, sizeof(*room));
+    struct wanted *room = calloc(AHEAD_MAX, sizeof(*room));
     char ignored[HBM_DETAIL_MAX];
     int error;
 

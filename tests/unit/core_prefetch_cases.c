@@ -309,6 +309,31 @@ static void a_prefetch_passes_over_what_others_move_and_what_is_drained(void **s
     world_check_books(&w);
 }
 
+static unsigned buffers_looked_up;
+
+struct buffer *__real_buffer_get(struct core *core, uint64_t id);
+struct buffer *__wrap_buffer_get(struct core *core, uint64_t id);
+struct buffer *__wrap_buffer_get(struct core *core, uint64_t id)
+{
+    buffers_looked_up++;
+    return __real_buffer_get(core, id);
+}
+
+static void a_prefetch_looks_at_a_buffer_as_often_however_many_groups_it_passes_over(void **state)
+{
+    (void)state;
+    away_model(32);
+    struct ask *draining = ask(&w, root, NULL);
+    verb_drain(w.core, &draining->call, NULL);
+    op_of(&w, draining);
+    buffers_looked_up = 0;
+    struct op *op = prefetch("model:m");
+    assert_int_equal(op->n_rows, 64);
+    assert_string_equal(op->rows[63].skipped, "its device is drained");
+    assert_true(buffers_looked_up > 0);
+    assert_true(buffers_looked_up <= 4 * 64);
+}
+
 static void a_prefetch_is_not_remembered_by_the_next_owner(void **state)
 {
     (void)state;
@@ -553,6 +578,7 @@ int core_prefetch_cases(void)
         CASE(a_damaged_group_is_told_and_the_others_come),
         CASE(what_is_freed_before_its_turn_is_no_obstacle),
         CASE(a_prefetch_passes_over_what_others_move_and_what_is_drained),
+        CASE(a_prefetch_looks_at_a_buffer_as_often_however_many_groups_it_passes_over),
         CASE(a_prefetch_is_not_remembered_by_the_next_owner),
         CASE(a_prefetch_is_for_who_may_read),
         CASE(what_is_used_next_comes_in_the_order_that_was_said),
