@@ -33,6 +33,7 @@ struct hbm_model {
     size_t size;
     struct table table;
     struct hold *holds; /* one an arena */
+    struct hold **each; /* pointers to them */
     struct name_index names;
     struct ahead ahead;
 };

@@ -17,6 +17,7 @@ uint64_t model_free(hbm_model *model)
     if (model->bytes)
         munmap(model->bytes, model->size);
     free(model->holds);
+    free(model->each);
     free(model->names.rows);
     ahead_clear(&model->ahead);
     free(model);
@@ -78,7 +79,8 @@ static int join_arenas(hbm_model *model, struct conn_fds *fds, uint64_t before, 
     int error = 0;
 
     model->holds = calloc(n + 1, sizeof(*model->holds));
-    if (!rest || !model->holds)
+    model->each = calloc(n + 1, sizeof(*model->each));
+    if (!rest || !model->holds || !model->each)
         return set_system_error("malloc", ENOMEM);
     for (uint32_t i = 0; i < n && !error; i++) {
         const struct table_arena *row = &model->table.arenas[i];
@@ -96,6 +98,7 @@ static int join_arenas(hbm_model *model, struct conn_fds *fds, uint64_t before, 
             .life = fds->life,
         };
         error = mapping_join(model->session, &arena, fd, before, lock, &model->holds[i]);
+        model->each[i] = &model->holds[i];
         if (!error && lock && !model->holds[i].locks)
             rest[n_rest++] = &model->holds[i];
     }
@@ -227,27 +230,30 @@ const void *hbm_model_metadata(const hbm_model *model, size_t *size)
     return model->table.metadata;
 }
 
-/* The holds of a group, or all. *ret is malloc'd. */
-static int pick(hbm_model *model, const char *group, struct hold ***ret, unsigned *n)
+/* The hold of a group, or all. */
+static int pick(hbm_model *model, const char *group, struct hold *const **ret, unsigned *n)
 {
     int error = model_check(model);
+    uint32_t i = 0;
 
     if (error)
         return error;
-    uint32_t n_arenas = model->table.header->n_arenas;
-    *n = 0;
-    *ret = calloc(n_arenas + 1, sizeof(**ret));
-    if (!*ret)
-        return set_system_error("malloc", ENOMEM);
-    for (uint32_t i = 0; i < n_arenas; i++)
-        if (!group || !strcmp(group, model->table.strings + model->table.arenas[i].group))
-            (*ret)[(*n)++] = &model->holds[i];
-    return *n || !group ? 0 : set_error(HBM_E_NOT_FOUND, "group %s", group);
+    *ret = model->each;
+    *n = model->table.header->n_arenas;
+    if (!group)
+        return 0;
+    while (i < *n && strcmp(group, model->table.strings + model->table.arenas[i].group) != 0)
+        i++;
+    if (i == *n)
+        return set_error(HBM_E_NOT_FOUND, "group %s", group);
+    *ret += i;
+    *n = 1;
+    return 0;
 }
 
 int hbm_model_unlock(hbm_model *model, const char *group, void *const *streams, unsigned n)
 {
-    FREE struct hold **holds = NULL;
+    struct hold *const *holds = NULL;
     unsigned n_holds = 0;
     int first = pick(model, group, &holds, &n_holds);
 
@@ -264,7 +270,7 @@ int hbm_model_unlock(hbm_model *model, const char *group, void *const *streams, 
 
 int hbm_model_lock(hbm_model *model, const char *group, uint32_t timeout_ms)
 {
-    FREE struct hold **holds = NULL;
+    struct hold *const *holds = NULL;
     unsigned n = 0;
     int error = pick(model, group, &holds, &n);
 
