@@ -50,6 +50,17 @@ static void print_listeners(const cJSON *listeners)
     putchar('\n');
 }
 
+/* Where locks came by: those of resident memory do not. */
+static void print_lock_waits(const cJSON *status)
+{
+    double waits = number(status, "lock_waits"), prefetched = number(status, "prefetched_locks");
+    char time[UNITS_TEXT];
+
+    if (waits > 0 || prefetched > 0)
+        printf("locks that found memory away %.0f, and took %s; that found it prefetched, or on its way %.0f\n", waits,
+               units_seconds(number(status, "lock_wait_seconds"), time), prefetched);
+}
+
 static void print_degraded(const cJSON *ailments)
 {
     const cJSON *row;
@@ -77,6 +88,7 @@ void show_status(const struct cli *cli, const cJSON *status)
            units_seconds(number(status, "uptime_seconds"), uptime), units_bytes(number(status, "rss_bytes"), rss));
     print_counts(status, holds);
     print_counts(status, history);
+    print_lock_waits(status);
     print_listeners(member(status, "listeners"));
     print_degraded(member(status, "degraded"));
     putchar('\n');
@@ -149,10 +161,22 @@ void show_devices(const struct cli *cli, const cJSON *devices)
     print_trouble(devices);
 }
 
+/* "3 for 1.2 s", "-" where none had to. */
+static void waits_cell(struct grid *grid, const cJSON *row)
+{
+    double waits = number(row, "lock_waits");
+    char time[UNITS_TEXT];
+
+    if (waits > 0)
+        grid_cell(grid, "%.0f for %s", waits, units_seconds(number(row, "lock_wait_seconds"), time));
+    else
+        grid_cell(grid, "-");
+}
+
 void show_models(const struct cli *cli, const cJSON *models)
 {
     static const char *const titles[] = {"NAME",  "STATE", ">BUFFERS", ">GROUPS", ">BYTES", ">DEVICE",
-                                         ">HOST", ">DISK", "ON",       "OWNER",   "LEASES", NULL};
+                                         ">HOST", ">DISK", "ON",       "OWNER",   "LEASES", ">LOCKS WAITED", NULL};
     const cJSON *row;
     struct grid grid;
 
@@ -171,6 +195,7 @@ void show_models(const struct cli *cli, const cJSON *models)
         grid_member(&grid, row, "device");
         grid_take(&grid, cell_owner(row, "owner"));
         grid_take(&grid, cell_leases(member(row, "leases")));
+        waits_cell(&grid, row);
     }
     grid_end(&grid, cli);
 }

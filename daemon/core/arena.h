@@ -25,6 +25,8 @@ struct arena {
     struct reclaim *reclaim;       /* clients are being asked to let go (weak) */
     struct list waiters;   /* struct arena_wait: told when transition becomes NULL */
     uint64_t visit;        /* the last of core->visits that came by */
+    bool prefetched;       /* it is here, or comes, by a prefetch */
+    struct lock_waits lock_waits;
     uint64_t locked_ms;    /* last attach or lock round trip */
 };
 

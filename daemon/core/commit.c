@@ -152,6 +152,7 @@ static void swap_arena(struct core *core, struct plan *plan)
         return;
     struct extent *old = arena->extent;
     arena->extent = TAKE_PTR(plan->target);
+    arena->prefetched &= arena_tier(arena) == HBM_TIER_DEVICE;
     list_for_each_safe (node, &arena->mappings) {
         struct mapping *mapping = list_entry(node, struct mapping, arena_node);
         /* Another form under an address that is held would be read as the old one: those who have it keep the old

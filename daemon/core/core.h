@@ -79,6 +79,12 @@ struct core_counters {
     uint64_t degraded;           /* times that the daemon lacked something for taking on more */
 };
 
+/* Since this daemon started; they only grow. */
+struct lock_waits {
+    uint64_t n, ms;      /* locks that found memory away, and how long they took */
+    uint64_t prefetched; /* locks that found memory back, or on its way, by a prefetch; they may have waited too */
+};
+
 struct timer {
     struct list node;  /* in core->timers, or in the `later` of an earlier one */
     struct list later; /* daemon/core/timers.c */
@@ -90,6 +96,7 @@ struct core {
     struct core_env env;
     struct core_limits limits;
     struct core_counters counters;
+    struct lock_waits lock_waits;
     struct idmap ids;
     struct events events;
     struct ledger *ledger; /* NULL: nothing is remembered (tests) */

@@ -26,6 +26,8 @@ struct model {
     bool is_object;         /* the owner pays for the metadata's place in the store */
     uint64_t builder_lease; /* id, while BUILDING */
     uint32_t n_leases;
+    uint64_t visit; /* the last of core->visits that came by */
+    struct lock_waits lock_waits;
     struct list waiters;
 };
 

@@ -100,9 +100,12 @@ static void came(struct transition *transition)
 {
     struct lane *lane = container_of(transition, struct lane, transition);
     struct prefetch *prefetch = lane->prefetch;
+    struct arena *arena = arena_get(prefetch->core, lane->wanted.arena);
 
-    if (arena_get(prefetch->core, lane->wanted.arena))
+    if (arena) {
+        arena->prefetched = !transition->error;
         pass_over(prefetch, &lane->wanted, transition->error, transition->detail);
+    }
     prefetch->bytes_done += transition->bytes_done;
     lane->worked_ns += transition->worked_ns;
     transition_clear(transition);
@@ -133,6 +136,7 @@ static void bring(struct lane *lane, const struct wanted *wanted)
         return;
     }
     lane->transition.n = 1;
+    arena->prefetched = true;
     transition_start(&lane->transition);
 }
 

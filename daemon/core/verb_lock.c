@@ -1,6 +1,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "daemon/core/lock_waits.h"
 #include "daemon/core/verbs.h"
 
 #define SLOTS_MAX 128
@@ -11,16 +12,19 @@ struct lock {
     uint32_t slots[SLOTS_MAX], n;
     uint64_t arenas[SLOTS_MAX]; /* ids of those that can move; a retired mapping keeps what it has */
     size_t n_arenas;
+    uint8_t found[SLOTS_MAX]; /* enum lock_finds, one an arena */
+    uint64_t since_ms;
     struct residency residency;
 };
 
 /* Two slots may map one arena, ro and rw: it comes back once, or its second move would wait for its first for ever. */
-static void add_arena(struct lock *lock, uint64_t arena)
+static void add_arena(struct lock *lock, const struct arena *arena)
 {
     for (size_t i = 0; i < lock->n_arenas; i++)
-        if (lock->arenas[i] == arena)
+        if (lock->arenas[i] == arena->id)
             return;
-    lock->arenas[lock->n_arenas++] = arena;
+    lock->found[lock->n_arenas] = lock_finds(arena);
+    lock->arenas[lock->n_arenas++] = arena->id;
 }
 
 /* Every slot again, since the session may have detached while we waited. */
@@ -45,6 +49,7 @@ static void resident(struct residency *residency)
     struct call *call = lock->call;
     uint64_t fetched[2] = {0, 0};
 
+    lock_waits_book(lock->core, lock->arenas, lock->found, lock->n_arenas, core_now(lock->core) - lock->since_ms);
     if (!call->session)
         call_refuse(call, HBM_E_DISCONNECTED, "the session went away");
     else if (residency->error)
@@ -74,12 +79,13 @@ void verb_lock(struct core *core, struct call *call, const uint32_t *slots, uint
     }
     lock->core = core;
     lock->call = call;
+    lock->since_ms = core_now(core);
     lock->n = n;
     memcpy(lock->slots, slots, n * sizeof(*slots));
     for (uint32_t i = 0; i < n; i++) {
-        struct arena *arena = mapping_by_slot(call->session, slots[i])->arena;
+        const struct arena *arena = mapping_by_slot(call->session, slots[i])->arena;
         if (arena)
-            add_arena(lock, arena->id);
+            add_arena(lock, arena);
     }
     lock->residency = (struct residency){.core = core,
                                          .who = call->who,

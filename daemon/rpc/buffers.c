@@ -95,6 +95,7 @@ static void write_everything(struct writer *writer, struct lease_index *index, c
 {
     write_open(writer, NULL, '{');
     write_members(writer, index, who, buffer);
+    write_lock_waits(writer, &buffer->arena->lock_waits);
     write_keepers(writer, "kept_by", index, who, buffer);
     write_close(writer, '}');
 }

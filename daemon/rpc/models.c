@@ -62,6 +62,7 @@ void write_model(struct writer *writer, struct lease_index *index, const struct 
     write_string(writer, "device",
                  first ? list_entry(first, struct buffer, model_node)->arena->device->uuid : NULL);
     write_model_leases(writer, index, model);
+    write_lock_waits(writer, &model->lock_waits);
     write_close(writer, '}');
 }
 

@@ -14,6 +14,8 @@ void write_model(struct writer *writer, struct lease_index *index, const struct 
 void write_session(struct writer *writer, const struct session *session);
 void write_devices(struct writer *writer, const char *key, struct core *core);
 void write_unaccounted(struct writer *writer, const struct core *core, const struct device *device);
+/* lock_waits, lock_wait_seconds, prefetched_locks. */
+void write_lock_waits(struct writer *writer, const struct lock_waits *waits);
 /* The name of who came by it. */
 void write_listener(struct writer *writer, struct core *core, uint32_t listener);
 /* rows: those of the op as well. */

@@ -97,6 +97,13 @@ static uint64_t resident_bytes(void)
     return (uint64_t)resident * (uint64_t)sysconf(_SC_PAGESIZE);
 }
 
+void write_lock_waits(struct writer *writer, const struct lock_waits *waits)
+{
+    write_number(writer, "lock_waits", waits->n);
+    write_real(writer, "lock_wait_seconds", (double)waits->ms / 1e3);
+    write_number(writer, "prefetched_locks", waits->prefetched);
+}
+
 static uint32_t ops_under_way(const struct core *core)
 {
     uint32_t n = 0;
@@ -182,6 +189,7 @@ void handle_STATUS(struct request *request, const struct STATUS_args *args)
     write_number(writer, "reclaimed_sessions", core->counters.reclaimed_sessions);
     write_number(writer, "violations", core->counters.violations);
     write_number(writer, "lost", core->counters.lost);
+    write_lock_waits(writer, &core->lock_waits);
     write_degraded(writer, core);
     write_number(writer, "rss_bytes", resident_bytes());
     write_listeners(writer, core, &request->connection->who);

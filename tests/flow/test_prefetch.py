@@ -273,3 +273,47 @@ def test_a_flood_of_what_is_used_next_is_one_operation_and_others_are_served(sha
     shared.wait_for(lambda: not running(shared))
     assert tiers(shared) == ["device"] * 4
     assert serves(shared)
+
+
+# ---- What a lock waits ----
+
+def waits(row):
+    return row["lock_waits"], row["prefetched_locks"]
+
+
+@host_only
+def test_a_lock_that_waits_and_one_that_a_prefetch_has_helped_are_counted(make_daemon, program):
+    daemon = make_daemon().start()
+    reader, _ = ordered(daemon, program, 1, 3)
+    assert waits(daemon.rpc("hbm.status")) == (0, 0) and "locks that found" not in ctl_done(daemon, "status")
+    reader.ask("mlock", 0, 20000, "layers.0")
+    assert comes(daemon, 0, 1, n=3)
+    reader.ask("mlock", 0, 20000, "layers.1")
+    assert comes(daemon, 0, 1, 2, n=3)
+    for _ in range(50):  # resident: nothing is asked of the daemon
+        reader.ask("mlock", 0, 0, "layers.1")
+    with stopped_worker(daemon):
+        assert comes(daemon, 0, 1, 2, n=3)
+    rows = daemon.rpc("hbm.show", {"sel": "model:m"})
+    assert [waits(row) for row in rows] == [(1, 0), (0, 1), (0, 0)]
+    assert [waits(row) for row in daemon.rpc("hbm.models")] == [(1, 1)]
+    assert waits(daemon.rpc("hbm.status")) == (1, 1)
+    assert rows[1]["lock_wait_seconds"] == rows[2]["lock_wait_seconds"] == 0
+    reader.end()
+
+
+@host_only
+def test_what_a_lock_waits_is_told_with_its_time(make_daemon, program):
+    daemon = make_daemon().start()
+    reader, _ = ordered(daemon, program, 0, 2)
+    with stopped_worker(daemon):
+        reader.say("mlock", 0, 20000, "layers.1")
+        daemon.wait_for(lambda: [op for op in daemon.rpc("hbm.ops") if op["verb"] == "restore" and op["seconds"] >= 0.05])
+    reader.hear()
+    row = daemon.rpc("hbm.show", {"sel": "m/layers.1.weight"})[0]
+    model, status = daemon.rpc("hbm.models")[0], daemon.rpc("hbm.status")
+    assert row["lock_wait_seconds"] >= 0.05
+    assert row["lock_wait_seconds"] == model["lock_wait_seconds"] == status["lock_wait_seconds"]
+    assert "locks that found memory away 1, and took" in ctl_done(daemon, "status")
+    assert "1 for " in ctl_done(daemon, "models") and "lock_wait_seconds" in ctl_done(daemon, "show", "m/layers.1.weight")
+    reader.end()

@@ -1,0 +1,53 @@
+#include "daemon/core/lock_waits.h"
+
+#include "daemon/core/model.h"
+
+uint8_t lock_finds(const struct arena *arena)
+{
+    bool away = arena_tier(arena) != HBM_TIER_DEVICE;
+
+    return (uint8_t)((away ? LOCK_FINDS_AWAY : 0) | (arena->prefetched ? LOCK_FINDS_PREFETCHED : 0));
+}
+
+static void add(struct lock_waits *to, const struct lock_waits *what)
+{
+    to->n += what->n;
+    to->ms += what->ms;
+    to->prefetched += what->prefetched;
+}
+
+static struct model *model_of(const struct arena *arena)
+{
+    return list_entry(list_first(&arena->buffers), struct buffer, arena_node)->model;
+}
+
+/* A model's groups, locked together, wait together: once for it, and once in all. */
+static void book(struct core *core, const uint64_t *arenas, const uint8_t *found, size_t n, enum lock_finds which,
+                 const struct lock_waits *what)
+{
+    uint64_t visit = ++core->visits;
+    bool any = false;
+
+    for (size_t i = 0; i < n; i++) {
+        if (!(found[i] & which))
+            continue;
+        any = true;
+        struct arena *arena = arena_get(core, arenas[i]);
+        if (!arena) /* freed meanwhile */
+            continue;
+        add(&arena->lock_waits, what);
+        struct model *model = model_of(arena);
+        if (!model || model->visit == visit)
+            continue;
+        model->visit = visit;
+        add(&model->lock_waits, what);
+    }
+    if (any)
+        add(&core->lock_waits, what);
+}
+
+void lock_waits_book(struct core *core, const uint64_t *arenas, const uint8_t *found, size_t n, uint64_t ms)
+{
+    book(core, arenas, found, n, LOCK_FINDS_AWAY, &(struct lock_waits){.n = 1, .ms = ms});
+    book(core, arenas, found, n, LOCK_FINDS_PREFETCHED, &(struct lock_waits){.prefetched = 1});
+}
