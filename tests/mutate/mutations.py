@@ -76,6 +76,5 @@ MUTATIONS = [
     (33, "a model whose names do not all fit in memory is renamed in part", "daemon/core/verb_model.c", "    settle_names(model, !error);", "    settle_names(model, true);"),
     (33, "a dead writer is forgotten where the driver cannot be asked", "daemon/core/quarantine.c", "        timer_arm(core, &core->quarantine_timer, 100 * POLL_MS);\n        return;", "        return;"),
     (33, "what the ledger lacks is written with the next row only", "daemon/core/ledger.c", "        health_watch(core); /* the next row may be long in coming */", "        (void)core;"),
-    (33, "an allocation that fails leaves its charge", "daemon/core/op.c", "    if (!charge(op, who, error, detail))\n        return op_free(op);", "    if (!charge(op, who, error, detail))\n        return NULL;"),
     (34, "a session's page is never unmapped", "daemon/core/session.c", "    fd_close(session->page_fd);\n    if (session->account)", "    if (session->account)"),
 ]
