@@ -54,9 +54,8 @@ static void our_own_errors_say_what_and_what_to_do(void **state)
 {
     expect_part(*state, ASK("1", "\"method\":\"hbm.show\",\"params\":[\"nothing\"]"),
                 "\"error\":{\"code\":-4,\"message\":\"nothing of that name or id is there for you: nothing; see "
-                "`hbmctl ls` for what "
-                "you may use\",\"data\":{\"error\":\"NOT_FOUND\",\"detail\":\"nothing\",\"remedy\":\"see `hbmctl "
-                "ls` for what you may use\"}}");
+                "`hbmctl ls`, `ops` or `sessions` for what you may use\",\"data\":{\"error\":\"NOT_FOUND\","
+                "\"detail\":\"nothing\",\"remedy\":\"see `hbmctl ls`, `ops` or `sessions` for what you may use\"}}");
 }
 
 static void a_batch_is_answered_by_one_array(void **state)
