@@ -121,7 +121,8 @@ static bool goes(const struct arena *arena, const struct device *device)
            !arena_is_leased(arena) && !arena_is_built(arena, ignored);
 }
 
-static struct drain *build(struct core *core, const struct device *device, struct moving *rows)
+static struct drain *build(struct core *core, const struct principal *who, const struct device *device,
+                           struct moving *rows)
 {
     struct drain *drain = calloc(1, sizeof(*drain));
     size_t n = 0;
@@ -143,7 +144,7 @@ static struct drain *build(struct core *core, const struct device *device, struc
         list_for_each (inner, &arena->buffers) {
             const struct buffer *buffer = list_entry(inner, struct buffer, arena_node);
             if (!buffer->parent)
-                moving_row(rows, buffer, &(struct principal){.owner = owner_shared(0), .admin = true}, NULL);
+                moving_row(rows, buffer, who, NULL);
         }
     }
     return drain;
@@ -169,7 +170,7 @@ void verb_drain(struct core *core, struct call *call, const char *text)
         return;
     }
     _cleanup_(moving_freep) struct moving *rows = moving_new(core, 0, core->n_buffers);
-    struct drain *drain = rows ? build(core, device, rows) : NULL;
+    struct drain *drain = rows ? build(core, &call->who, device, rows) : NULL;
     if (!drain) {
         call_refuse(call, HBM_E_NO_MEMORY, "the owner is out of memory for its own tables");
         return;
