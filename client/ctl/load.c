@@ -137,7 +137,8 @@ static void print_done(const struct load *load, double seconds)
         report_json(json);
         return;
     }
-    printf("%s: %u tensors in %u groups, %s in %s, %s\n", load->name, load->layout.n_buffers, load->layout.n_groups,
+    printf("%s: %u tensor%s in %u group%s, %s in %s, %s\n", load->name, load->layout.n_buffers,
+           load->layout.n_buffers == 1 ? "" : "s", load->layout.n_groups, load->layout.n_groups == 1 ? "" : "s",
            units_bytes((double)bytes, size), units_seconds(seconds, time), units_rate(rate, speed));
 }
 
@@ -165,7 +166,8 @@ static int prepare(struct load *load)
 
     load->checkpoint = checkpoint_open(load->cli->words, load->cli->n_words, why);
     if (!load->checkpoint)
-        return report(load->cli, HBM_E_INVALID, "nothing was loaded: %s; give files that are whole", why);
+        return report(load->cli, HBM_E_INVALID,
+                      "nothing was loaded: %s; name whole .safetensors files that you may read", why);
     if (!load->checkpoint->n_tensors)
         return report(load->cli, HBM_E_INVALID,
                       "nothing was loaded: there is no tensor in %s; give files with some", load->cli->words[0]);

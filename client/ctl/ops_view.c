@@ -195,7 +195,7 @@ void show_moves(const struct cli *cli, const cJSON *rows)
 static void print_moved(const struct cli *cli, const cJSON *rows, const char *tier)
 {
     const char *device = cli_value(cli, "--device");
-    const char *what = cli->n_words ? cli->words[0] : device ? device : "all devices";
+    const char *what = cli->n_words ? cli->words[0] : device ? "device " : "all devices";
     char text[UNITS_TEXT], time[UNITS_TEXT], speed[UNITS_TEXT];
     double bytes = 0, seconds = 0, rate = 0, size;
     unsigned n = 0;
@@ -214,9 +214,11 @@ static void print_moved(const struct cli *cli, const cJSON *rows, const char *ti
     }
     if (!n)
         return;
-    _cleanup_free_ char *name = strdup(what);
-    if (!name)
+    _cleanup_free_ char *name = NULL;
+    if (asprintf(&name, "%s%s", what, cli->n_words || !device ? "" : device) < 0) {
+        name = NULL;
         return;
+    }
     report_clean(name);
     printf("%s: %u buffer%s, %s ", name, n, n == 1 ? "" : "s", units_bytes(bytes, text));
     if (rate > 0) {

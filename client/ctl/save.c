@@ -177,8 +177,8 @@ static int commit(struct save *save, double seconds)
         cJSON_AddNumberToObject(json, "seconds", seconds);
         report_json(json);
     } else {
-        printf("%s: %u files, %s in %s\n", save->name, save->n_files, units_bytes((double)bytes, size),
-               units_seconds(seconds, time));
+        printf("%s: %u file%s, %s in %s\n", save->name, save->n_files, save->n_files == 1 ? "" : "s",
+               units_bytes((double)bytes, size), units_seconds(seconds, time));
     }
     return EXIT_DONE;
 }

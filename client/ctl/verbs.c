@@ -67,7 +67,7 @@ static const struct verb verbs[] = {
     {"rename", "NAME NEW", 2, 2, NULL, "hbm.rename", {"name", "to"}, run_call, show_line, "rename a buffer or a model"},
     {"kick", "SESSION", 1, 1, NULL, "hbm.kick", {"session"}, run_call, show_line, "disconnect a client"},
     {"drain", "", 0, 0, OPTIONS(TEXT("--device", "UUID|N", "device"), VERBOSE), "hbm.drain", {0}, run_call, show_moved,
-     "grant nothing new on a device and move what is unleased to host memory"},
+     "grant nothing new on a device until hbmd restarts, and move what is unleased to host memory"},
     {"events", "", 0, 0,
      OPTIONS(FLAG("--follow", NULL), NUMBER("--since", "SEQ", "since"), NUMBER("--limit", "N", "limit")), "hbm.events",
      {0}, run_events, NULL, "what happened, oldest first"},

@@ -21,6 +21,14 @@ static double number(const cJSON *row, const char *name)
     return cJSON_IsNumber(item) ? item->valuedouble : 0;
 }
 
+/* Its memory is the machine's, and no driver is asked. */
+static bool is_host(const cJSON *device)
+{
+    const char *uuid = cJSON_GetStringValue(member(device, "uuid"));
+
+    return uuid && !strcmp(uuid, "host");
+}
+
 static void print_books(const cJSON *device)
 {
     const cJSON *driver = member(device, "driver"), *unaccounted = member(device, "unaccounted");
@@ -31,10 +39,10 @@ static void print_books(const cJSON *device)
     report_clean(name);
     printf("device %s, %s: %s in the ledger; ", index, name, units_bytes(number(device, "ledger"), ledger));
     if (cJSON_IsObject(driver))
-        printf("the driver counts %s of %s as used; ", units_bytes(number(driver, "used"), used),
+        printf("the %s counts %s of %s as used; ", is_host(device) ? "machine" : "driver", units_bytes(number(driver, "used"), used),
                units_bytes(number(driver, "total"), total));
     else
-        printf("the driver has not answered; ");
+        printf("its worker has not said what is in use; ");
     if (cJSON_IsNumber(unaccounted))
         printf("%s unaccounted\n", units_bytes(unaccounted->valuedouble, rest));
     else

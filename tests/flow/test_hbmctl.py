@@ -80,6 +80,25 @@ def test_options_stand_anywhere_and_the_directory_comes_from_the_environment(sha
     assert "w" in result.stdout
 
 
+def test_a_refusal_advises_nothing_that_the_verb_does_not_take(shared):
+    put(shared, "w", b"w" * 100)
+    put(shared, "v", b"v" * 100)
+    for arguments in (["put", "w", _file(shared, b"w")], ["rename", "v", "w"]):
+        result = shared.ctl(*arguments)
+        ctl_refused(result, 1, "taken", "choose another name")
+        assert "pass --replace" not in result.stderr
+    ctl_refused(shared.ctl("wait", "0x1"), 1, "operation 0x", "`ops`")
+    ctl_refused(shared.ctl("kick", "0x1"), 1, "session 0x", "`sessions`")
+    ctl_refused(shared.ctl("load", shared.home / "none", "--as", "m"), 1, "No such file", "that you may read")
+
+
+def test_one_is_not_many(shared):
+    load_layers(shared, "m", 1)
+    out = shared.home / "out.safetensors"
+    assert ctl_done(shared, "save", "m", out).startswith("m: 1 file, ")
+    assert ctl_done(shared, "load", out, "--as", "n").startswith("n: 1 tensor in 1 group, ")
+
+
 def test_selectors_name_one_many_a_group_a_model_or_an_id(shared):
     load_layers(shared, "m", 3)
     put(shared, "m-other", b"x" * 10)

@@ -243,13 +243,20 @@ def test_an_offload_while_others_attach_ends_well_for_all(shared, client):
     assert hash_of(shared, "w") == before
 
 
+def test_a_drain_names_what_it_moves_as_ls_does(make_daemon):
+    daemon = make_daemon().start()
+    put(daemon, "idle", b"i" * MIB)
+    assert [row["name"] for row in daemon.rpc("hbm.drain")] == [row["name"] for row in daemon.rpc("hbm.ls")] == ["idle"]
+
+
 def test_a_drained_device_grants_nothing_new_and_its_idle_buffers_are_on_the_host(make_daemon):
     daemon = make_daemon().start()
     put(daemon, "idle", b"i" * MIB)
     with Client(daemon.socket) as link:
         link.hello()
         link.alloc(4096, "leased")
-        ctl_done(daemon, "drain")
+        moved = ctl_done(daemon, "drain", "--device", "0")
+        assert moved.startswith("device 0: 1 buffer, 1.0 MiB to host in ")
         assert tier_of(daemon, "idle") == "host" and tier_of(daemon, "leased") == "device"
         with refused("DRAINED"):
             link.alloc(4096)
