@@ -122,10 +122,15 @@ static bool make_way(int dir_fd, const char *name, char *why)
 /* The socket is born 0600 by our umask, and opened to others afterwards. */
 static void open_to(int dir_fd, const char *name, const char *group, unsigned mode)
 {
+    errno = 0;
     const struct group *entry = *group ? getgrnam(group) : NULL;
 
-    if (*group && !entry)
+    if (*group && !entry) {
         mode &= ~070u;
+        if (errno == ENOMEM || errno == EMFILE || errno == ENFILE || errno == EIO) /* all others: there is none */
+            log_warning("%s is for uid %u only: group %s cannot be looked up (%s); restart hbmd to try again", name,
+                        geteuid(), group, strerror(errno));
+    }
     if ((entry && fchownat(dir_fd, name, (uid_t)-1, entry->gr_gid, AT_SYMLINK_NOFOLLOW) < 0) ||
         fchmodat(dir_fd, name, mode, 0) < 0)
         log_warning("%s is for uid %u only: it cannot be given to group %s (%s); run hbmd as root or as a member",
