@@ -10,6 +10,12 @@
 /* The daemon's own ops: nobody's but the administrators'. */
 static const struct principal daemon_itself = {.owner = {0, UINT32_MAX}, .admin = true};
 
+/* The rows are the owner's memory, and each op under way has its own. */
+static uint64_t weight(const struct op *op)
+{
+    return 1 + op->n_rows / OP_ROWS_COUNTED;
+}
+
 static bool charge(struct op *op, const struct principal *who, int *error, char *detail)
 {
     struct core *core = op->core;
@@ -22,7 +28,7 @@ static bool charge(struct op *op, const struct principal *who, int *error, char 
         *error = HBM_E_NO_MEMORY;
         return false;
     }
-    *error = account_charge(account, ACCOUNT_OPS, 1, detail);
+    *error = account_charge(account, ACCOUNT_OPS, weight(op), detail);
     op->charged = *error ? NULL : account;
     return !*error;
 }
@@ -30,7 +36,7 @@ static bool charge(struct op *op, const struct principal *who, int *error, char 
 static void uncharge(struct op *op)
 {
     if (op->charged)
-        account_release(op->charged, ACCOUNT_OPS, 1);
+        account_release(op->charged, ACCOUNT_OPS, weight(op));
     op->charged = NULL;
 }
 

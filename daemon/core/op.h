@@ -40,6 +40,7 @@ struct op {
 };
 
 #define OPS_KEPT 256        /* ended ones */
+#define OP_ROWS_COUNTED 16384 /* while it runs, an op counts as one more for each so many rows */
 #define OP_ROWS_KEPT 65536 /* of all ended ones; the last one to end keeps its own in any case */
 
 /* NULL with LIMIT or NO_MEMORY in *error and a sentence in detail. who == NULL: the daemon itself. */

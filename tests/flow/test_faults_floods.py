@@ -5,8 +5,8 @@ import select
 import time
 
 import wire
-from helpers import (OTHER, Client, as_user, child, connect, deaf, events, let_others_in, module_daemon, root_only, serves, settled,
-                     shared)
+from helpers import (OTHER, Client, as_user, child, connect, deaf, events, fails, let_others_in, module_daemon, root_only, serves,
+                     settled, shared)
 from tables import publish_crowd
 from wire import KEEP, UNLOCKED
 
@@ -205,3 +205,17 @@ def test_what_is_too_long_to_be_told_is_not_counted_to_its_end(shared):
         assert len(answers) == len(asked)
         assert all("longer than" in answer["error"]["message"] for answer in answers)
         link.call("device", index=0)
+
+
+def test_an_operation_of_many_buffers_counts_as_several(make_daemon):
+    """FAULTS 9: each has a row a buffer, and so many at once were gigabytes of the owner's."""
+    daemon = make_daemon(config="account_ops = 2\n").start()
+    with Client(daemon.socket) as link:
+        link.hello()
+        publish_crowd(link, "few", 10000)
+        publish_crowd(link, "many", 30000)
+        assert len(daemon.rpc("hbm.hash", {"sel": "model:many"})) == 30000
+        with fails("LIMIT", "account_ops"):
+            daemon.rpc("hbm.hash", {"sel": "*"})
+        assert len(daemon.rpc("hbm.hash", {"sel": "model:few"})) == 10000
+    daemon.wait_for(lambda: settled(daemon))
