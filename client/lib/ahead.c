@@ -37,6 +37,9 @@ void ahead_of(struct hbm_model *model, struct hold *const *holds, unsigned n)
 
     if (n == 0 || !atomic_load_explicit(&ahead->depth, memory_order_relaxed))
         return;
+    /* Nobody hears it now: the next lock says it. */
+    if (model->session->conn.state != CONN_UP)
+        return;
     pthread_mutex_lock(&ahead->mutex);
     uint32_t turn = ahead->n ? ahead->turn[holds[n - 1] - model->holds] : NO_TURN;
     for (uint32_t i = 1; turn != NO_TURN && i <= ahead->depth; i++) {

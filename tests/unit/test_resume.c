@@ -338,6 +338,7 @@ static void what_was_under_way_in_the_daemon_ends_with_it(void **state)
     assert_int_equal(hbm_publish_begin(session, &spec, 0, &another, &must_build), 0);
     daemon_dies();
     EVENTUALLY(fake.resumes == 1);
+    assert_int_equal(ask_device(session), 0); /* what is asked in coming back has been */
     unsigned requests = fake.requests;
     assert_int_equal(hbm_op_wait(op, 5, &status), HBM_E_RETRY);
     assert_true(status.done);
@@ -482,8 +483,13 @@ static void what_is_used_next_is_asked_for_again(void **state)
         assert_int_equal(hbm_model_lock(model, "g2", 1000), 0);
         assert_int_equal(ask_device(session), 0);
         assert_int_equal(fake.aheads, i + 1);
+        daemon_moves(true);
         daemon_dies(); /* and with it what it was about to bring */
+        usleep(20000);
+        assert_int_equal(hbm_model_lock(model, "g2", 1000), 0); /* there is nobody to be asked */
+        daemon_moves(false);
         EVENTUALLY(fake.resumes == i + 1);
+        assert_int_equal(ask_device(session), 0);
     }
     hbm_close(session);
 }
