@@ -206,6 +206,26 @@ void do_model(void)
     hold_or_drop_model(model, m, locked);
 }
 
+/* All of it; half the time as a forward pass does, with the next groups on their way. */
+static int lock_model(hbm_model *model)
+{
+    char group[8];
+    int error = 0;
+
+    if (chance(50))
+        return hbm_model_lock(model, NULL, WAIT_MS);
+    error = hbm_model_order(model, NULL, 0, dice(TENSORS));
+    for (unsigned i = 0; i < TENSORS && !error; i++) {
+        snprintf(group, sizeof(group), "t%u", i);
+        error = hbm_model_lock(model, group, WAIT_MS);
+        for (unsigned j = 0; error && j < i; j++) {
+            snprintf(group, sizeof(group), "t%u", j);
+            hbm_model_unlock(model, group, NULL, 0);
+        }
+    }
+    return error;
+}
+
 void do_held_model(void)
 {
     unsigned i = dice(PLACES);
@@ -215,7 +235,7 @@ void do_held_model(void)
     if (chance(15)) {
         drop(i);
     } else if (!places[i].locked) {
-        places[i].locked = went_well("hbm_model_lock", hbm_model_lock(places[i].model, NULL, WAIT_MS), 0);
+        places[i].locked = went_well("hbm_model_lock", lock_model(places[i].model), 0);
         if (places[i].locked)
             check_model(places[i].model, places[i].m);
     } else if (chance(50)) {
