@@ -62,19 +62,19 @@ def test_a_prefetch_brings_a_model_back_and_one_that_is_there_is_done_at_once(sh
 
 @pytest.fixture(scope="module")
 def small_daemon():
-    daemon = Daemon(config="device_bytes = 16MiB\nhost_bytes = 64MiB\nmemory_wait_seconds = 30\n").start()
+    daemon = Daemon(config="device_bytes = 32MiB\nhost_bytes = 64MiB\nmemory_wait_seconds = 30\n").start()
     yield daemon
     daemon.close()
 
 
 def test_what_a_prefetch_finds_no_room_for_stays_away_and_is_named(small_daemon):
     """FAULTS 18: it waits for no memory, though an allocation would for half a minute, and evicts nothing."""
-    load_layers(small_daemon, "m", 4, 3 * LAYER)
+    load_layers(small_daemon, "m", 4, 4 * LAYER)
     before = hash_of(small_daemon, "model:m")
     ctl_done(small_daemon, "sleep", "m")
-    put(small_daemon, "large", b"l" * 9 * MIB)
+    put(small_daemon, "large", b"l" * 24 * MIB)
     lines = ctl_done(small_daemon, "prefetch", "model:m").splitlines()
-    assert lines[0].startswith("model:m: 2 buffers, 6.0 MiB to device")
+    assert lines[0].startswith("model:m: 2 buffers, 8.0 MiB to device")
     assert lines[1:] == [f"m/layers.{i}.weight: left as it is: the device has no room for it" for i in (2, 3)]
     assert tiers(small_daemon) == ["device", "device", "host", "host"]
     ctl_done(small_daemon, "free", "large")

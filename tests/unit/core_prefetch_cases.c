@@ -99,6 +99,7 @@ static void a_prefetch_of_what_is_there_is_done_at_once(void **state)
     assert_int_equal(w.ran[JOB_COPY], copies);
 }
 
+/* FAULTS 18 */
 static void what_a_prefetch_finds_no_room_for_stays_and_is_said(void **state)
 {
     (void)state;
@@ -191,6 +192,7 @@ static void a_lock_of_what_a_prefetch_has_not_begun_does_not_wait_for_the_rest(v
     world_check_books(&w);
 }
 
+/* FAULTS 14 */
 static void a_cancelled_prefetch_keeps_what_has_come(void **state)
 {
     (void)state;
@@ -425,6 +427,7 @@ static void what_is_used_next_comes_in_the_order_that_was_said(void **state)
     world_check_books(&w);
 }
 
+/* FAULTS 9 */
 static void what_is_said_meanwhile_comes_after_it_and_each_once(void **state)
 {
     (void)state;
