@@ -16,7 +16,7 @@
  * in the store the restart itself would fail, and everything be lost. */
 #define NAMES_BYTES_MAX ((size_t)120 * 1024)
 #define BARRIER_MS 5000 /* a keeper that is busy for so long is not waited for */
-#define SPARE 8         /* one part of so many is not for new memory: sessions and moves go on when it is full */
+#define PARTS 16        /* new memory leaves two of so many to moves and sessions, and a move one to sessions */
 #define AGAIN_MS 100    /* when a name that could not be taken back is tried again */
 
 /* An fd that the keeper has. */
@@ -108,12 +108,8 @@ int store_count(struct store *store, const char *name)
 
 static bool has_room(const struct store *store, const struct store_request *request)
 {
-    uint32_t max = store->max, bytes = NAMES_BYTES_MAX;
+    uint64_t parts = PARTS - request->use, max = store->max * parts / PARTS, bytes = NAMES_BYTES_MAX * parts / PARTS;
 
-    if (request->is_new) {
-        max -= max / SPARE;
-        bytes -= bytes / SPARE;
-    }
     return store->n < max && store->names_bytes + strlen(request->name) + 1 <= bytes;
 }
 

@@ -45,10 +45,13 @@ struct core_env {
 #define STORE_IS_FULL                                                                                              \
     "the store that keeps memory and sessions over a restart of hbmd is full; free some, or raise "                \
     "FileDescriptorStoreMax= of the unit and store_max"
+/* What something in the store is for. New memory leaves some of it to moves and sessions, and moves to sessions. */
+enum store_use { STORE_SESSION, STORE_MOVE, STORE_NEW };
+
 struct store_request {
     int fd;
     char name[STORE_NAME_MAX]; /* letters, digits, '.', '-', '_' */
-    bool is_new;  /* memory that was not there before: it leaves some of the store to moves and sessions */
+    enum store_use use;
     bool refused; /* the store is full: nothing is kept */
     void (*done)(struct store_request *request);
     struct list node; /* the world's own */

@@ -134,7 +134,7 @@ static void give_to_store(struct extent_create *create)
     }
     create->store.fd = create->extent->fd;
     create->store.done = create_stored;
-    create->store.is_new = !create->moves;
+    create->store.use = create->moves ? STORE_MOVE : STORE_NEW;
     create->store.refused = false;
     extent_store_name(create->extent, create->store.name);
     create->core->env.store(create->core->env.context, &create->store);

@@ -262,7 +262,7 @@ static int keep_metadata(struct build *build)
     }
     model->metadata_bytes = (uint32_t)table->header->metadata_bytes;
     build->store_metadata.fd = model->metadata_fd;
-    build->store_metadata.is_new = true;
+    build->store_metadata.use = STORE_NEW;
     build->store_metadata.done = metadata_stored;
     snprintf(build->store_metadata.name, STORE_NAME_MAX, "m-%016" PRIx64, model->id);
     build->waiting++;

@@ -321,6 +321,27 @@ def test_a_full_store_refuses_what_a_restart_would_lose_and_all_that_was_granted
     sweep(daemon)
 
 
+def test_moves_that_wait_in_a_full_store_leave_room_for_sessions(make_daemon):
+    """FAULTS 19: what they move is there twice meanwhile, for as long as a client of theirs does not let go."""
+    daemon = make_daemon(supervise=True, config="store_max = 64\nreclaim_seconds = 60\n").start()
+    with Client(daemon.socket) as link:
+        link.hello()
+        with refused("LIMIT", "store"):
+            for i in range(64):
+                link.grant(4096, f"b{i}")
+        moves = [daemon.rpc("hbm.offload", {"sel": sel, "to": "host", "async": True})["op"] for sel in ("b[0-3]", "b[4-7]")]
+
+        def stands():
+            running = [op for op in daemon.rpc("hbm.ops") if op["op"] in moves and op["state"] == "running"]
+            return daemon.rpc("hbm.devices")[0]["tiers"][1]["used"] == 4 * 4096 * len(running)
+
+        daemon.wait_for(stands)
+        with Client(daemon.socket) as other:
+            other.hello()
+        for move in moves:
+            daemon.rpc("hbm.cancel", {"op": move})
+
+
 def test_a_session_that_a_full_store_does_not_take_is_refused_and_leaves_nothing(make_daemon):
     daemon = make_daemon(supervise=True, config="store_max = 8\n").start()
     links = [Client(daemon.socket) for _ in range(10)]

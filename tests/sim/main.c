@@ -91,7 +91,7 @@ static void something_ends(void)
 
     if (store && (!node || random_one_in(&sim.random, 2))) {
         struct store_request *request = list_entry(store, struct store_request, node);
-        request->refused = request->is_new && random_one_in(&sim.random, 40);
+        request->refused = request->use == STORE_NEW && random_one_in(&sim.random, 40);
         world_end_store(&sim.world, list_entry(store, struct store_request, node));
     } else if (node) {
         struct job *job = list_entry(node, struct job, node);

@@ -31,7 +31,7 @@ static void cancel(void *context, struct job *job)
 static void store(void *context, struct store_request *request)
 {
     struct world *world = context;
-    if (world->store_is_full && (request->is_new || world->store_is_full > 1)) {
+    if (world->store_is_full && (request->use == STORE_NEW || world->store_is_full > 1)) {
         request->refused = true;
         request->done(request);
         return;
