@@ -127,8 +127,9 @@ static void act(struct input *in)
         else
             operate(in, client, how);
         break;
-    case 22: /* what only a daemon says */
-        client_say(client, in, WIRE_EVENT_FIRST + take_byte(in) % 3);
+    case WIRE_AHEAD: /* or what only a daemon says */
+        how = take_byte(in);
+        client_say(client, in, how & 0x80 ? WIRE_AHEAD : WIRE_EVENT_FIRST + how % 3);
         break;
     case 23:
         owner_dies(in);

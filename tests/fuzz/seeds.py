@@ -125,6 +125,8 @@ seed("wire", "come-back-to-reclaim", alloc(0, [8, 32], "w") + attach(1, "w") + o
 seed("wire", "come-back-late", alloc(0, [8, 32], "w") + attach(1, "w") + owner_dies(None, (3, 3), None) + offload(1, "w", 1)
      + come_back(0, 1, 1) + LET_GO + by(0, TIME) + b"\x80")
 seed("wire", "prefetch", MODEL + by_id(0, BYE) + offload(1, "m/x", 1) + DONE + by(1, OPERATE) + b"\x80" + name("m/*") + NO_FDS)
+seed("wire", "ahead", alloc(0, [8, 32], "w") + offload(1, "w") + LET_GO + DONE
+     + (by(0, EVENT) + b"\x80\x03\x01\x00\x01\x07" + NO_FDS) * 2 + by(0, STEP) + b"\x01" + by(0, HANG_UP))
 seed("wire", "operators", alloc(0, [8, 32], "w") + by_id(0, DETACH) + operate(0x11, "w", "v") + operate(7, "*") + operate(6, "0")
      + operate(0x13, "v") + operate(0, "*"))
 seed("wire", "operators-of-a-model", MODEL + operate(0x14, "m") + operate(0x15, "m") + operate(0x11, "m", "n")
