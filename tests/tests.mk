@@ -239,5 +239,5 @@ fuzz-coverage: ## how much of each parser the corpus reaches, with what make fuz
 		CFLAGS='-O1 -g -fprofile-instr-generate -fcoverage-mapping' NVCC= fuzzers
 	@tests/fuzz/coverage.sh '$(BUILD)/fuzz-coverage' '$(BUILD)/fuzz/corpus' $(FUZZ)
 
-fuzz-short: fuzz-build ## the same for ten seconds each, always from the same seeds; make check does this
+fuzz-short: fuzz-build ## every fuzzer for ten seconds, always from the same seeds; make check does this
 	@tests/fuzz/run.sh short '$(BUILD)/fuzz' 10 $(FUZZ)
