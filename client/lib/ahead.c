@@ -64,7 +64,8 @@ static int arena_by_group(const hbm_model *model, const char *group, uint32_t *r
     return set_error(HBM_E_NOT_FOUND, "group %s", group);
 }
 
-static int give_turns(const hbm_model *model, const char *const *groups, uint32_t n, uint32_t *order, uint32_t *turn)
+static int give_turns(const hbm_model *model, const char *const *groups, uint32_t n, uint32_t *order,
+                      uint32_t *turn)
 {
     for (uint32_t i = 0; i < model->table.header->n_arenas; i++)
         turn[i] = NO_TURN;
@@ -91,8 +92,9 @@ static void swap(uint32_t **a, uint32_t **b)
 
 int hbm_model_order(hbm_model *model, const char *const *groups, unsigned n, unsigned depth)
 {
-    int error = model ? session_check(model->session) : set_error(HBM_E_INVALID, "the model is NULL");
-
+    if (!model)
+        return set_error(HBM_E_INVALID, "the model is NULL");
+    int error = session_check(model->session);
     if (error)
         return error;
     uint32_t n_arenas = model->table.header->n_arenas, turns = groups ? n : n_arenas;

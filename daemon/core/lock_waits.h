@@ -1,5 +1,5 @@
-/* What locks find of the memory that they come for, counted an arena, a model and in all (struct lock_waits). A lock of
- * resident memory is not seen here: it is one atomic operation in the client. */
+/* What locks find of the memory that they come for, counted an arena, a model and in all (struct lock_waits). A
+ * lock of resident memory is not seen here: it is one atomic operation in the client. */
 #pragma once
 
 #include "daemon/core/arena.h"

@@ -197,8 +197,8 @@ static void end_prefetch(struct prefetch *prefetch, struct op *op)
     int error = prefetch->error;
 
     if (prefetch->failed)
-        snprintf(detail, sizeof(detail), "%zu of %zu arenas did not come: %.180s", prefetch->failed, prefetch->asked,
-                 prefetch->detail);
+        snprintf(detail, sizeof(detail), "%zu of %zu arenas did not come: %.180s", prefetch->failed,
+                 prefetch->asked, prefetch->detail);
     last_look(op, error);
     op_end(op, error, error == HBM_E_CANCELLED ? op->detail : detail);
 }

@@ -1,5 +1,6 @@
-/* Prefetch: arenas come to their device in the order in which they will be used, two at a time and each swapped in as
- * soon as it is there. A hint: it waits for no memory, takes none that others wait for, and makes nobody let go. */
+/* Prefetch: arenas come to their device in the order in which they will be used, two at a time and each swapped in
+ * as soon as it is there. A hint: it waits for no memory, takes none that others wait for, and makes nobody let go.
+ */
 #pragma once
 
 #include "daemon/core/op.h"
@@ -34,7 +35,8 @@ struct prefetch {
     struct lane lanes[PREFETCH_LANES];
 };
 
-/* Takes wanted in any case. The op, whose rows the caller fills before prefetch_start; NULL with error and detail. */
+/* Takes wanted in any case. The op, whose rows the caller fills before prefetch_start; NULL with error and detail.
+ */
 struct op *prefetch_new(struct core *core, struct wanted *wanted, size_t n, const struct principal *who,
                         struct session *session, size_t n_rows, int *error, char *detail);
 /* The op may have ended when it returns. */
@@ -44,5 +46,6 @@ void prefetch_start(struct op *op);
 
 /* Sets `visit` of the arenas that still have their turn. */
 void prefetch_mark(const struct op *op, uint64_t visit);
-/* Another one that has no rows, at the end; left out if room arenas wait for their turn already. prefetch_start follows. */
+/* Another one that has no rows, at the end; left out if room arenas wait for their turn already. prefetch_start
+ * follows. */
 void prefetch_add(struct op *op, uint64_t arena, size_t room);

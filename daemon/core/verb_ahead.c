@@ -1,12 +1,13 @@
-/* What a client will use next, as its library says it: a prefetch of the session's, one at a time, that grows while it
- * runs. Whatever is in the way, the message is forgotten: the lock that follows brings the memory. */
+/* What a client will use next, as its library says it: a prefetch of the session's, one at a time, that grows while
+ * it runs. Whatever is in the way, the message is forgotten: the lock that follows brings the memory. */
 #include <stdlib.h>
 
 #include "daemon/core/prefetch.h"
 #include "daemon/core/verbs.h"
 
 /* Those that are away and not asked for yet. Returns how many. */
-static size_t pick(struct session *session, const struct op *op, const uint32_t *slots, uint32_t n, uint64_t *arenas)
+static size_t pick(struct session *session, const struct op *op, const uint32_t *slots, uint32_t n,
+                   uint64_t *arenas)
 {
     struct core *core = session->core;
     uint64_t visit = ++core->visits;

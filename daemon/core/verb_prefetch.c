@@ -7,10 +7,10 @@
 #include "daemon/core/prefetch.h"
 #include "daemon/core/verbs.h"
 
-/* The arenas of a selection in its own order, a model's as they were published, each once; and how many buffers lie in
- * them. */
-static int order_of_use(struct core *core, const struct selection *selection, struct wanted **wanted, size_t *n, size_t *rows,
-                        char *detail)
+/* The arenas of a selection in its own order, a model's as they were published, each once; and how many buffers lie
+ * in them. */
+static int order_of_use(struct core *core, const struct selection *selection, struct wanted **wanted, size_t *n,
+                        size_t *rows, char *detail)
 {
     uint64_t visit = ++core->visits;
 
