@@ -20,8 +20,11 @@ struct closer {
     pthread_mutex_t mutex;
     pthread_cond_t changed;
     struct list queue, done;
+    pthread_t thread;
     bool running;   /* there is a thread: from the first fd on */
-    bool abandoned; /* it frees us, when the queue is empty */
+    bool closing;   /* it is in a close */
+    bool abandoned; /* it ends when the queue is empty, and frees us unless it is waited for */
+    bool waited_for;
 };
 
 static struct closer *destroy(struct closer *closer)
@@ -44,9 +47,11 @@ static void close_first(struct closer *closer, struct list *node)
     struct closing *closing = list_entry(node, struct closing, node);
 
     list_unlink(node);
+    closer->closing = true;
     pthread_mutex_unlock(&closer->mutex);
     closing->fd = fd_close(closing->fd);
     pthread_mutex_lock(&closer->mutex);
+    closer->closing = false;
     list_append(&closer->done, node);
     if (!closer->abandoned)
         closer->notify(closer->context);
@@ -66,8 +71,10 @@ static void *closer_main(void *argument)
         else
             pthread_cond_wait(&closer->changed, &closer->mutex);
     }
+    bool left_alone = !closer->waited_for;
     pthread_mutex_unlock(&closer->mutex);
-    destroy(closer);
+    if (left_alone)
+        destroy(closer);
     return NULL;
 }
 
@@ -75,14 +82,12 @@ static void *closer_main(void *argument)
 static bool start_thread(struct closer *closer)
 {
     pthread_attr_t attributes;
-    pthread_t thread;
     sigset_t all;
 
     sigfillset(&all);
     pthread_attr_init(&attributes);
-    pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
     pthread_attr_setsigmask_np(&attributes, &all);
-    bool started = !pthread_create(&thread, &attributes, closer_main, closer);
+    bool started = !pthread_create(&closer->thread, &attributes, closer_main, closer);
     pthread_attr_destroy(&attributes);
     return started;
 }
@@ -162,9 +167,17 @@ struct closer *closer_free(struct closer *closer)
     if (!closer)
         return NULL;
     pthread_mutex_lock(&closer->mutex);
-    bool running = closer->running;
+    bool running = closer->running, busy = closer->closing || !list_empty(&closer->queue);
+    pthread_t thread = closer->thread;
     closer->abandoned = true;
+    closer->waited_for = running && !busy;
     pthread_cond_signal(&closer->changed);
     pthread_mutex_unlock(&closer->mutex);
-    return running ? NULL : destroy(closer);
+    if (running && busy) {
+        pthread_detach(thread);
+        return NULL;
+    }
+    if (running)
+        pthread_join(thread, NULL);
+    return destroy(closer);
 }

@@ -14,6 +14,6 @@ void closer_put(struct closer *closer, int fd, void (*closed)(void *argument), v
 void closer_reap(struct closer *closer);
 /* Put, and not yet reaped. */
 unsigned closer_pending(const struct closer *closer);
-/* Calls nobody any more, and waits for nothing: what is in the queue is closed by its thread, or by the kernel as
- * the process ends. NULL is fine; returns NULL. */
+/* Calls nobody any more, and waits for no close: what is in the queue is closed by its thread, or by the kernel as
+ * the process ends. A thread with nothing to do has ended when it returns. NULL is fine; returns NULL. */
 struct closer *closer_free(struct closer *closer);
