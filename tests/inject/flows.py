@@ -360,7 +360,7 @@ def declared_order(world, struck):
         for i in range(int(n)):
             user.ask("mlock", index, 5000, f"layers.{i}")
             user.ask("munlock", index, f"layers.{i}")
-    user.ask("mdetach", index)
+        user.ask("mdetach", index)
     world.at_last(lambda: world.daemon.rpc("hbm.wake", {"model": "model"}))
 
 
