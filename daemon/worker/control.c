@@ -112,6 +112,8 @@ static void perform(struct job *job)
         device_destroy(&job->request.destroy, &job->failure);
         break;
     case JOB_COPY:
+        if (job->request.copy.flags & JOB_MAKE_TARGET)
+            wait_for_releases();
         with_memory(job, job_copy);
         break;
     case JOB_ENCODE:
@@ -153,15 +155,6 @@ void control_answer(struct job *job)
     answer(job);
 }
 
-/* The one that met the error says so first: it ends this process, or the last one that has an answer to give. */
-static bool may_end(const struct job *job)
-{
-    pthread_mutex_lock(&control.mutex);
-    bool last = control.running == 1;
-    pthread_mutex_unlock(&control.mutex);
-    return job->failure.error || last;
-}
-
 static void run(struct job *job)
 {
     if (!fault_strike(job->opcode, &job->failure))
@@ -170,17 +163,18 @@ static void run(struct job *job)
     job_close_fds(job);
     if (!job->answered)
         answer(job);
-    if ((device_spoilt() || fault_spoilt()) && may_end(job)) {
-        log_error("a device error has spoilt this worker: it ends, the owner starts another");
-        _exit(EXIT_SPOILT);
-    }
-    bool was_releasing = job->answered;
+    bool was_releasing = job->answered, failed = job->failure.error;
     job_free(job);
     pthread_mutex_lock(&control.mutex);
     control.releasing -= was_releasing;
-    control.running--;
+    bool last = --control.running == 0;
     pthread_cond_broadcast(&control.changed);
     pthread_mutex_unlock(&control.mutex);
+    /* Whoever met the error has said so by now: it ends this process, or the last one that had an answer to give. */
+    if ((device_spoilt() || fault_spoilt()) && (failed || last)) {
+        log_error("a device error has spoilt this worker: it ends, the owner starts another");
+        _exit(EXIT_SPOILT);
+    }
 }
 
 static void cancel(uint32_t serial)
