@@ -117,9 +117,9 @@ static void keep_target(struct track *track, int fd)
 {
     track->keeping = true;
     track->keep = (struct extent_create){.core = track->transition->core,
-                                        .moves = !track->transition->copy || !track->transition->commit,
-                                        .extent = TAKE_PTR(track->plan->target),
-                                        .done = target_kept};
+                                         .moves = !track->transition->copy || !track->transition->commit,
+                                         .extent = TAKE_PTR(track->plan->target),
+                                         .done = target_kept};
     extent_create_finish(&track->keep, fd);
 }
 
