@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Runs the tests that are built and adds up what their runners say. Ends with "N passed, N failed, N skipped".
+# Runs the tests that are built and adds up what their runners say. Ends with what failed, by name, and
+# "N passed, N failed, N skipped".
 # usage: check.sh host BUILD ASAN_BUILD | inject BUILD ASAN_BUILD | gpu BUILD | tsan BUILD
 #
 # host    tests/check/*, unit tests, the simulation, short fuzzing, a sample of injected failures, a short kill storm and
@@ -15,7 +16,7 @@ mode=${1:?usage: check.sh host|gpu|tsan BUILD [ASAN_BUILD]}
 plain=$(realpath "${2:?usage: check.sh host|gpu|tsan BUILD [ASAN_BUILD]}")
 tested=$(realpath "${3:-$plain}")
 logs=$plain/check
-passed=0 failed=0 skipped=0 launcher=() daemon=''
+passed=0 failed=0 skipped=0 failures=() launcher=() daemon=''
 mkdir -p "$logs"
 scratch=$(mktemp -d)
 trap 'if [ -n "$daemon" ]; then kill "$daemon"; fi; rm -rf "$scratch"' EXIT
@@ -40,6 +41,11 @@ lines() { # LOG PATTERN
     grep -acE "$2" "$1" || true
 }
 
+# What a log says failed: cmocka's tests and our own checks, pytest's summary.
+failed_lines() { # LOG
+    grep -aE '^(FAIL - |FAILED |ERROR )|^\[  FAILED  \] [a-z]' "$1" | sort -u | head -n 20 | cut -c 1-300 | sed 's/^/  /' || true
+}
+
 # One line a program; the end of its output where it failed.
 account() { # NAME LOG STATUS PASSED FAILED SKIPPED
     local name=$1 log=$2 status=$3 p=$4 f=$5 s=$6
@@ -56,6 +62,8 @@ account() { # NAME LOG STATUS PASSED FAILED SKIPPED
     if [ "$f" -gt 0 ]; then
         tail -n "${HBM_TAIL:-60}" "$log" | sed 's/^/    | /'
         echo "    whole output: $log, exit status $status"
+        failures+=("$name, exit status $status")
+        mapfile -t -O "${#failures[@]}" failures < <(failed_lines "$log")
     elif [ "$status" -eq 77 ]; then
         tail -n 1 "$log" | sed 's/^/    waived: /'
     fi
@@ -216,5 +224,6 @@ case $mode in
 esac
 
 echo
+if [ "${#failures[@]}" -gt 0 ]; then printf 'failed: %s\n' "${failures[@]}"; fi
 echo "$passed passed, $failed failed, $skipped skipped"
 [ "$failed" -eq 0 ] && [ "$passed" -gt 0 ]
