@@ -113,28 +113,28 @@ static void place(struct core *core, const struct placement *placement)
     ledger_put_buffer(core, buffer);
 }
 
-static bool has_moved(const struct lease *lease)
+static bool has_retired(const struct lease *lease)
 {
     for (uint32_t i = 0; i < lease->n_mappings; i++)
-        if (lease->mappings[i]->moved)
+        if (lease->mappings[i]->retired)
             return true;
     return false;
 }
 
-/* The lease rows say which extent each mapping has: after a retirement that is all that tells it. Each is written once,
- * however many of its arenas were swapped. */
+/* A mapping's extent is its arena's: after a move the lease rows need not be written again. After a retirement they are
+ * all that tells it. Each is written once, however many of its arenas were swapped. */
 static void put_leases(struct session *session)
 {
-    if (!session->moved)
+    if (!session->retired)
         return;
-    session->moved = false;
+    session->retired = false;
     list_for_each (node, &session->leases) {
         const struct lease *lease = list_entry(node, struct lease, node);
-        if (has_moved(lease))
+        if (has_retired(lease))
             ledger_put_lease(session->core, lease);
     }
     list_for_each (node, &session->mappings)
-        list_entry(node, struct mapping, session_node)->moved = false;
+        list_entry(node, struct mapping, session_node)->retired = false;
 }
 
 static void point_at(struct mapping *mapping, struct extent *extent)
@@ -158,9 +158,10 @@ static void swap_arena(struct core *core, struct plan *plan)
         /* Another form under an address that is held would be read as the old one: those who have it keep the old
          * extent, away or not. A mere move leaves them to fetch the new extent at their next lock. */
         point_at(mapping, changes_form(plan) ? old : arena->extent);
-        if (changes_form(plan))
+        if (changes_form(plan)) {
             mapping_retire(mapping);
-        mapping->moved = mapping->session->moved = true;
+            mapping->retired = mapping->session->retired = true;
+        }
     }
     ledger_put_extent(core, arena->extent); /* again: now it has a checksum */
     ledger_put_arena(core, arena);

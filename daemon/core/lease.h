@@ -16,7 +16,7 @@ struct mapping {
     uint32_t n_leases;
     bool present;   /* the client has it mapped, or is about to */
     bool reclaimed; /* RECLAIM is set and no RELEASED has come yet */
-    bool moved;     /* commit.c's: it got another extent, which the lease rows do not say yet */
+    bool retired;   /* commit.c's: it keeps an extent that no arena has, which the lease rows do not say yet */
 };
 
 struct lease {

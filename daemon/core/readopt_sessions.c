@@ -102,9 +102,8 @@ static void read_word(struct mapping *mapping)
     mapping->present = !(lockword_withdraw(&mapping->session->words[mapping->slot]) & LOCKWORD_AWAY);
 }
 
-/* 0, -ENOENT or -ENOMEM. stale is set if the row names another extent than what is mapped. */
-static int read_mapping(struct readopt *readopt, struct session *session, struct unpack *in, bool *stale,
-                        struct mapping **ret)
+/* 0, -ENOENT or -ENOMEM. */
+static int read_mapping(struct readopt *readopt, struct session *session, struct unpack *in, struct mapping **ret)
 {
     struct core *core = readopt->core;
     uint32_t slot = unpack_u32(in), access = unpack_u32(in);
@@ -113,13 +112,13 @@ static int read_mapping(struct readopt *readopt, struct session *session, struct
 
     if (in->failed || slot >= LOCKWORD_SLOTS)
         return -ENOENT;
-    *stale |= !extent;
     *ret = session->slots[slot];
     if (*ret)
         return 0;
-    /* An arena that is no more is no reason to take the memory from whoever still has it mapped. */
-    if (!extent)
-        extent = arena ? arena->extent : NULL;
+    /* It moved with its arena; the row names what was mapped when the lease was given. An arena that is no more is no
+     * reason to take the memory from whoever still has it mapped. */
+    if (arena)
+        extent = arena->extent;
     if (!extent)
         return -ENOENT;
     struct mapping *mapping = calloc(1, sizeof(*mapping));
@@ -175,10 +174,9 @@ int readopt_lease(struct readopt *readopt, struct ledger_row *row)
     account_charge_anyway(session->account, ACCOUNT_LEASES, 1);
     core->n_leases++;
     count(lease);
-    bool stale = false;
     while (lease->n_mappings < n) {
         struct mapping *mapping = NULL;
-        int error = read_mapping(readopt, session, in, &stale, &mapping);
+        int error = read_mapping(readopt, session, in, &mapping);
         if (error == -ENOMEM)
             return error;
         if (error) {
@@ -189,7 +187,5 @@ int readopt_lease(struct readopt *readopt, struct ledger_row *row)
         mapping->n_leases++;
         lease->mappings[lease->n_mappings++] = mapping;
     }
-    if (stale)
-        ledger_put_lease(core, lease);
     return 0;
 }

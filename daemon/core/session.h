@@ -32,7 +32,7 @@ struct session {
     uint64_t since_ms, gone_ms, ended_ms; /* ended: when the pidfd fired */
     struct list leases, mappings, calls;
     uint64_t ahead; /* id of its last prefetch by declared order (verb_ahead.c), 0 = none */
-    bool moved; /* commit.c's: one of its mappings has */
+    bool retired;  /* commit.c's: one of its mappings has */
     struct mapping **slots; /* LOCKWORD_SLOTS pointers */
     uint32_t slot_hint;
     uint64_t reserved[LOCKWORD_SLOTS / 64]; /* slots that the client still uses for leases that were lost */

@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -301,6 +302,45 @@ static void a_move_that_waits_for_it_is_told_to_it(void **state)
     world_check_books(&w);
 }
 
+static size_t ledger_size(void)
+{
+    struct stat status;
+
+    assert_int_equal(fstatat(w.dir_fd, "ledger", &status, 0), 0);
+    return (size_t)status.st_size;
+}
+
+/* What moving w to the host and back adds to the ledger. */
+static size_t written_by_a_move(struct session *session)
+{
+    size_t before = ledger_size();
+
+    struct ask *question = ask(&w, alice, NULL);
+    verb_offload(w.core, &question->call, "w", HBM_TIER_HOST, false);
+    world_run(&w);
+    client_lets_go(&w, session);
+    assert_int_equal(op_of(&w, question)->state, WIRE_OP_DONE);
+    assert_int_equal(restore(&w, "w")->state, WIRE_OP_DONE);
+    return ledger_size() - before;
+}
+
+static void a_move_writes_the_same_however_many_leases_there_are(void **state)
+{
+    (void)state;
+    make_kept(&w, "w", 64, 256);
+    struct session *session = client(&w, alice);
+    uint64_t id = attach(&w, session, "w", HBM_RO)->id;
+    size_t of_one = written_by_a_move(session);
+    for (unsigned i = 0; i < 50; i++)
+        attach(&w, session, "w", HBM_RO);
+    atomic_store(word_of(session, id), 0); /* it has mapped it again */
+    assert_int_equal(written_by_a_move(session), of_one);
+    assert_int_equal(world_restart(&w), 0);
+    const struct mapping *mapping = lease_get(w.core, id)->mappings[0];
+    assert_ptr_equal(mapping->extent, named(&w, "w")->arena->extent);
+    world_check_books(&w);
+}
+
 #define CASE(name) cmocka_unit_test_setup_teardown(name, world_setup, world_teardown)
 
 int core_resume_cases(void)
@@ -314,6 +354,7 @@ int core_resume_cases(void)
         CASE(leases_that_are_not_known_are_told_and_their_slots_left_alone),
         CASE(what_it_let_go_of_meanwhile_may_move),
         CASE(a_move_that_waits_for_it_is_told_to_it),
+        CASE(a_move_writes_the_same_however_many_leases_there_are),
     };
 
     return cmocka_run_group_tests_name("coming back", tests, NULL, NULL);
