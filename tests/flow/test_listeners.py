@@ -231,7 +231,7 @@ def test_accounts_show_what_each_has_and_may_have(make_daemon):
         pod.alloc(2 * MIB)
         main.alloc(4096)
         pods = use(daemon, "pods", uid)
-        assert pods["device_bytes"] == (4 * MIB, None) and pods["buffers"] == (2, 5) and pods["leases"] == (2, None)
+        assert pods["device_bytes"] == (4 * MIB, None) and pods["buffers"] == (2, 5) and pods["leases"] == (2, 131072)
         assert use(daemon, "pods", None)["sessions"] == (1, 9)
         assert use(daemon, "main", uid)["buffers"] == (1, 7) and use(daemon, "main", uid)["ops"][1] == 64
         assert "2 of 5" in ctl_done(daemon, "accounts")
