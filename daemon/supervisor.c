@@ -71,6 +71,14 @@ static void start_child(struct supervisor *supervisor)
     supervisor->child = pid;
 }
 
+/* Stopped before it could take the signal, it has done what it was told to. */
+static int last_status(const struct supervisor *supervisor, int status)
+{
+    if (WIFEXITED(status))
+        return WEXITSTATUS(status);
+    return supervisor->stopping && (WTERMSIG(status) == SIGTERM || WTERMSIG(status) == SIGINT) ? EXIT_SUCCESS : EXIT_FAILURE;
+}
+
 static void bury(struct supervisor *supervisor, int status)
 {
     bool good = WIFEXITED(status) && WEXITSTATUS(status) == 0;
@@ -81,7 +89,7 @@ static void bury(struct supervisor *supervisor, int status)
     supervisor->ever_ready |= supervisor->keeper.ready;
     supervisor->child = 0;
     if (good || supervisor->stopping || (WIFEXITED(status) && !supervisor->ever_ready)) {
-        supervisor->status = WIFEXITED(status) ? WEXITSTATUS(status) : EXIT_FAILURE;
+        supervisor->status = last_status(supervisor, status);
         return;
     }
     if (age >= SHORT_LIFE_MS)

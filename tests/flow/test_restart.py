@@ -3,6 +3,7 @@ import contextlib
 import os
 import re
 import signal
+import time
 
 import pytest
 
@@ -392,3 +393,12 @@ def test_an_owner_that_is_killed_again_and_again_comes_back_each_time(daemon):
     daemon.wait_ready()
     assert get(daemon, "plain") == DATA
     sweep(daemon)
+
+
+def test_a_supervisor_that_is_stopped_at_once_has_not_failed(make_daemon):
+    daemon = make_daemon(supervise=True)
+    daemon.expect_death = True
+    for ms in range(0, 30, 2):
+        daemon.process = daemon.launch()
+        time.sleep(ms / 1000)
+        assert daemon.stop() in (0, -signal.SIGTERM), daemon.log
