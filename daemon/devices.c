@@ -34,11 +34,19 @@ static uint64_t free_disk(const char *path)
     return statvfs(path, &status) == 0 ? (uint64_t)status.f_bavail * status.f_frsize : 0;
 }
 
+/* What is handed out of it. Host devices are parts of one memory: each gets its share. */
+static uint64_t device_bytes(const struct server *server, const struct known_device *known)
+{
+    const struct known_devices *all = &server->known;
+
+    return config_bytes(server->config.device_bytes, known->found.total_bytes) / (all->is_cuda ? 1 : all->n);
+}
+
 /* Its worker says so, or has said it to an earlier daemon: what is asked of it then waits for the next one. */
 static void serve(struct server *server, struct device *device, const struct known_device *known)
 {
     snprintf(device->name, sizeof(device->name), "%s", known->found.name);
-    device->capacity[HBM_TIER_DEVICE] = config_bytes(server->config.device_bytes, known->found.total_bytes);
+    device->capacity[HBM_TIER_DEVICE] = device_bytes(server, known);
     device->granularity = known->granularity;
     device->can_fd = known->can_fd;
     device->can_cuda_ipc = known->can_cuda_ipc;
@@ -54,7 +62,7 @@ static bool add(struct server *server, unsigned index, const char *program)
     const struct probe_device *found = &known->found;
     unsigned n = server->known.n;
     uint64_t capacity[HBM_TIERS] = {
-        [HBM_TIER_DEVICE] = config_bytes(config->device_bytes, found->total_bytes),
+        [HBM_TIER_DEVICE] = device_bytes(server, known),
         [HBM_TIER_HOST] = config_bytes(config->host_bytes, machine_memory()) / n,
         [HBM_TIER_DISK] = config_bytes(config->disk_bytes, free_disk(server->state_dir)) / n,
     };
@@ -106,9 +114,39 @@ static void adopt_found(struct server *server, const struct probe_device *found,
     adopt_devices(server);
 }
 
+/* "host", "host-1", ... */
+static void host_device(unsigned index, struct probe_device *ret)
+{
+    *ret = (struct probe_device){.name = "host memory", .total_bytes = machine_memory()};
+    snprintf(ret->uuid, sizeof(ret->uuid), index ? "host-%u" : "host", index);
+}
+
+static unsigned n_host_devices(const struct server *server)
+{
+    unsigned n = server->config.host_devices;
+
+    return n < 1 ? 1 : n > PROBE_DEVICES_MAX ? PROBE_DEVICES_MAX : n;
+}
+
 static bool is_known(const void *context, const char *uuid)
 {
     return known_devices_have(context, uuid);
+}
+
+/* As many host devices as are configured now, but none less than memory lies on. */
+static void follow_config(const struct server *server, struct known_devices *known)
+{
+    struct known_devices fewer = *known;
+
+    if (known->is_cuda)
+        return;
+    for (; known->n < n_host_devices(server); known->n++) {
+        known->at[known->n] = (struct known_device){0};
+        host_device(known->n, &known->at[known->n].found);
+    }
+    fewer.n = n_host_devices(server);
+    if (fewer.n < known->n && ledger_lies_on(server->ledger, is_known, &fewer))
+        known->n = fewer.n;
 }
 
 /* What is kept was served a moment ago: neither a probe nor a worker is waited for, if all of its devices are
@@ -123,6 +161,7 @@ static bool adopt_known(struct server *server)
         wanted != (known->is_cuda ? CONFIG_DEVICE_HOST : CONFIG_DEVICE_CUDA) &&
         ledger_lies_on(server->ledger, is_known, known)) {
         log_info("the memory kept is served at once, by what was known of its devices");
+        follow_config(server, known);
         adopt_devices(server);
         return true;
     }
@@ -134,9 +173,12 @@ static bool adopt_known(struct server *server)
 
 static void adopt_host(struct server *server)
 {
-    struct probe_device host = {.uuid = "host", .name = "host memory", .total_bytes = machine_memory()};
+    struct probe_device host[PROBE_DEVICES_MAX];
+    unsigned n = n_host_devices(server);
 
-    adopt_found(server, &host, 1, false);
+    for (unsigned i = 0; i < n; i++)
+        host_device(i, &host[i]);
+    adopt_found(server, host, n, false);
 }
 
 static void no_gpu(struct server *server, const char *why)

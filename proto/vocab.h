@@ -15,7 +15,7 @@ extern "C" {
 #define HBM_RANK_MAX 8
 #define HBM_NAME_MAX 256  /* with the terminating NUL */
 #define HBM_GROUP_MAX 128 /* with the terminating NUL */
-#define HBM_UUID_MAX 48   /* "GPU-..." or "MIG-..." or "host", with the NUL */
+#define HBM_UUID_MAX 48   /* "GPU-..." or "MIG-..." or "host" or "host-1", with the NUL */
 #define HBM_DETAIL_MAX 256
 #define HBM_ALIGN 256 /* bytes: every buffer, scale and zero point starts at a multiple of it in its arena */
 

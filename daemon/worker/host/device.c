@@ -11,10 +11,18 @@ void device_probe(FILE *out)
     fprintf(out, "host\thost memory\t%llu\n", (unsigned long long)meminfo_bytes("MemTotal"));
 }
 
+/* "host", "host-1", ...: parts of one memory. */
+static bool is_host(const char *uuid)
+{
+    return !strncmp(uuid, "host", 4) &&
+           (!uuid[4] || (uuid[4] == '-' && uuid[5] && strspn(uuid + 5, "0123456789") == strlen(uuid + 5)));
+}
+
 int device_start(const struct job_start_request *request, struct job_start_reply *reply, struct failure *failure)
 {
-    if (strcmp(request->uuid, "host"))
-        return fail(failure, HBM_E_NO_DEVICE, "%s is not served by hbm-worker, only \"host\" is", request->uuid);
+    if (!is_host(request->uuid))
+        return fail(failure, HBM_E_NO_DEVICE, "%s is not served by hbm-worker, only \"host\" and \"host-N\" are",
+                    request->uuid);
     snprintf(reply->name, sizeof(reply->name), "host memory");
     reply->total_bytes = meminfo_bytes("MemTotal");
     reply->free_bytes = meminfo_bytes("MemAvailable");
