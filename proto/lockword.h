@@ -4,6 +4,7 @@
  *   bit  31     RECLAIM  set by the daemon: please let go when the count is 0
  *   bit  32     AWAY     set by libhbm: the arena is unmapped here; locking needs a round trip
  *   bit  33     LANDING  set by libhbm: mapped, and not to be locked yet (see lockword_land)
+ *   bit  35     WANTED   set by libhbm: in the window of this client's order; other clients' windows leave it where it is
  *   bits 48-63  epoch    moves the arena has made under this mapping
  *
  * While the count is above 0 a lock succeeds whatever RECLAIM says. At 0 with RECLAIM set, libhbm swaps the word
@@ -19,6 +20,7 @@
 #define LOCKWORD_RECLAIM ((uint64_t)1 << 31)
 #define LOCKWORD_AWAY ((uint64_t)1 << 32)
 #define LOCKWORD_LANDING ((uint64_t)1 << 33)
+#define LOCKWORD_WANTED ((uint64_t)1 << 35)
 #define LOCKWORD_EPOCH_SHIFT 48
 #define LOCKWORD_SLOTS 8192 /* words in a session's page: arenas it can map at once */
 #define LOCKWORD_PAGE_BYTES (LOCKWORD_SLOTS * sizeof(uint64_t))
@@ -100,7 +102,8 @@ static inline void lockword_arrive(_Atomic uint64_t *word, uint64_t locks)
     uint64_t old = atomic_load_explicit(word, memory_order_relaxed), fresh;
 
     do
-        fresh = ((old >> LOCKWORD_EPOCH_SHIFT) + 1) << LOCKWORD_EPOCH_SHIFT | (old & LOCKWORD_RECLAIM) | locks;
+        fresh = ((old >> LOCKWORD_EPOCH_SHIFT) + 1) << LOCKWORD_EPOCH_SHIFT |
+                (old & (LOCKWORD_RECLAIM | LOCKWORD_WANTED)) | locks;
     while (!atomic_compare_exchange_weak_explicit(word, &old, fresh, memory_order_release, memory_order_relaxed));
 }
 

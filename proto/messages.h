@@ -20,7 +20,7 @@
 #define WIRE_KEEP 4u     /* the buffer outlives its last lease */
 #define WIRE_SHARED 8u   /* a global name, trusted to all who may use its listener */
 #define WIRE_REPLACE 16u /* publish: replace a sealed model of that name */
-#define WIRE_FORCE 32u   /* offload: past offload_limit */
+#define WIRE_FORCE 32u   /* offload, window: past offload_limit */
 
 /* Compress: what becomes of the original. */
 enum wire_mode { WIRE_MODE_REPLACE = 0, WIRE_MODE_COPY = 1 };
@@ -103,7 +103,7 @@ struct wire_row {
 /* Serial 0, and no reply. */
 static inline bool wire_is_one_way(uint32_t opcode)
 {
-    return opcode == WIRE_RELEASED || opcode == WIRE_AHEAD;
+    return opcode == WIRE_RELEASED || opcode == WIRE_AHEAD || opcode == WIRE_BEHIND || opcode == WIRE_ORDER;
 }
 
 /* NULL for an opcode that is none. */

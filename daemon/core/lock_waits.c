@@ -1,7 +1,5 @@
 #include "daemon/core/lock_waits.h"
 
-#include "daemon/core/model.h"
-
 uint8_t lock_finds(const struct arena *arena)
 {
     bool away = arena_tier(arena) != HBM_TIER_DEVICE;
@@ -19,6 +17,27 @@ static void add(struct lock_waits *to, const struct lock_waits *what)
 static struct model *model_of(const struct arena *arena)
 {
     return list_entry(list_first(&arena->buffers), struct buffer, arena_node)->model;
+}
+
+#define IDLE_MS 10000 /* who does nothing for so long computes nothing */
+
+void lock_begins(struct session *session, const struct arena *arena)
+{
+    struct model *model = arena ? model_of(arena) : NULL;
+    uint64_t gap_ms = core_now(session->core) - session->locked_ms;
+
+    if (!model || session->locked != model->id || gap_ms > IDLE_MS)
+        return;
+    model->lock_gaps.n++;
+    model->lock_gaps.ms += gap_ms;
+}
+
+void lock_has_ended(struct session *session, const struct arena *arena)
+{
+    const struct model *model = arena ? model_of(arena) : NULL;
+
+    session->locked = model ? model->id : 0;
+    session->locked_ms = core_now(session->core);
 }
 
 /* A model's groups, locked together, wait together: once for it, and once in all. */

@@ -121,6 +121,7 @@ struct model *model_free(struct model *model)
     core->n_models--;
     idmap_remove(&core->ids, model->id);
     model_wake_waiters(model);
+    free(model->order);
     free(model);
     return NULL;
 }
@@ -156,6 +157,28 @@ struct arena **model_arenas(const struct model *model)
             arenas[n++] = arena;
         arena->visit = visit;
     }
+    return arenas;
+}
+
+struct arena **model_arenas_by_use(const struct model *model)
+{
+    struct arena **arenas = model_arenas(model);
+    _cleanup_free_ struct arena **rest = model->n_order && arenas ? model_arenas(model) : NULL;
+    uint64_t visit = ++model->core->visits;
+    uint32_t n = 0;
+
+    if (!rest)
+        return arenas;
+    for (uint32_t i = 0; i < model->n_order; i++) {
+        struct arena *arena = arena_get(model->core, model->order[i]);
+        if (!arena || arena->visit == visit)
+            continue;
+        arena->visit = visit;
+        arenas[n++] = arena;
+    }
+    for (uint32_t i = 0; i < model->n_arenas; i++)
+        if (rest[i]->visit != visit)
+            arenas[n++] = rest[i];
     return arenas;
 }
 

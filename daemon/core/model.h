@@ -27,6 +27,11 @@ struct model {
     uint64_t builder_lease; /* id, while BUILDING */
     uint32_t n_leases;
     uint64_t visit; /* the last of core->visits that came by */
+    uint64_t *order; /* ids of arenas, as a client declared their use last; room for n_arenas. NULL: nobody has */
+    uint32_t n_order;
+    struct lock_gaps {
+        uint64_t n, ms;
+    } lock_gaps; /* what its clients did between their locks that the daemon saw, one after the other */
     struct lock_waits lock_waits;
     struct list waiters;
 };
@@ -45,5 +50,7 @@ void model_unlist(struct model *model);
 int model_list(struct model *model, char *detail);
 /* Its arenas in order of first buffer; n = model->n_arenas. The caller frees the array. NULL: memory is out. */
 struct arena **model_arenas(const struct model *model);
+/* The same in order of use: those in the declared order, by turn, then the others. */
+struct arena **model_arenas_by_use(const struct model *model);
 /* Bytes it has in each tier now. */
 void model_bytes(const struct model *model, uint64_t bytes[HBM_TIERS]);

@@ -1,10 +1,10 @@
 #include "daemon/core/offload_limit.h"
 
-#include <inttypes.h>
 #include <stdio.h>
+#include <string.h>
 
-/* Measured on the H200s that this was made for: pinned copies over PCIe, and O_DIRECT reads of their SSD.
- * Of a device that is host memory nothing is known. */
+/* Measured on the H200s that this was made for: pinned copies over PCIe, and O_DIRECT reads of their SSD. They
+ * stand in until something has come back here. Of a device that is host memory nothing is known before. */
 #define HOST_GB_PER_S 55.2
 #define DISK_GB_PER_S 1.3
 
@@ -29,6 +29,37 @@ static uint64_t bytes_to_go(const struct model *model, const struct arenas *aren
     return bytes;
 }
 
+static double came_gb_per_s(const struct device *device, enum hbm_tier tier)
+{
+    const struct came *came = &device->came[tier];
+
+    if (came->ns)
+        return (double)came->bytes / (double)came->ns;
+    return !device->is_cuda ? 0 : tier == HBM_TIER_HOST ? HOST_GB_PER_S : DISK_GB_PER_S;
+}
+
+/* How long the bytes take to come back, beside what the clients compute meanwhile, as far as either is known. */
+static void add_reason(const struct device *device, const struct model *model, uint64_t bytes, enum hbm_tier tier,
+                       char *detail)
+{
+    double rate = came_gb_per_s(device, tier);
+    size_t length = strlen(detail);
+
+    if (!rate)
+        return;
+    length += (size_t)snprintf(detail + length, HBM_DETAIL_MAX - length,
+                               "; bringing back %.1f MiB takes about %.3g s at %.3g GB/s", mib(bytes),
+                               (double)bytes / rate / 1e9, rate);
+    if (length < HBM_DETAIL_MAX && model->lock_gaps.n)
+        snprintf(detail + length, HBM_DETAIL_MAX - length, ", and %.3g ms lie between locks",
+                 (double)model->lock_gaps.ms / (double)model->lock_gaps.n);
+}
+
+static bool is_within(const struct core *core, uint64_t away, uint64_t all)
+{
+    return (unsigned __int128)away * 100 <= (unsigned __int128)all * core->limits.offload_percent;
+}
+
 static int check_model(const struct core *core, const struct model *model, const struct arenas *arenas,
                        enum hbm_tier tier, char *detail)
 {
@@ -36,18 +67,42 @@ static int check_model(const struct core *core, const struct model *model, const
 
     model_bytes(model, bytes);
     uint64_t away = bytes[HBM_TIER_HOST] + bytes[HBM_TIER_DISK], all = away + bytes[HBM_TIER_DEVICE];
-    if (!go || (unsigned __int128)(away + go) * 100 <= (unsigned __int128)all * core->limits.offload_percent)
+    if (!go || is_within(core, away + go, all))
         return 0;
-    int length = snprintf(detail, HBM_DETAIL_MAX,
-                          "model %.60s has %.1f MiB, %.1f MiB are offloaded and %.1f MiB would go: "
-                          "%.1f %% where offload_limit is %u %%",
-                          model->name, mib(all), mib(away), mib(go), 100.0 * (double)(away + go) / (double)all,
-                          core->limits.offload_percent);
-    double rate = tier == HBM_TIER_HOST ? HOST_GB_PER_S : DISK_GB_PER_S;
-    if (arenas->at[0]->device->is_cuda)
-        snprintf(detail + length, HBM_DETAIL_MAX - (size_t)length,
-                 "; bringing back the %.1f MiB takes about %.3g s at %.3g GB/s", mib(away + go),
-                 (double)(away + go) / rate / 1e9, rate);
+    snprintf(detail, HBM_DETAIL_MAX,
+             "model %.60s has %.1f MiB, %.1f MiB are offloaded and %.1f MiB would go: "
+             "%.1f %% where offload_limit is %u %%",
+             model->name, mib(all), mib(away), mib(go), 100.0 * (double)(away + go) / (double)all,
+             core->limits.offload_percent);
+    add_reason(arenas->at[0]->device, model, away + go, tier, detail);
+    return HBM_E_OFFLOAD_LIMIT;
+}
+
+int offload_limit_check_window(const struct core *core, const struct model *model, struct arena *const *arenas,
+                               uint32_t stay, char *detail)
+{
+    uint32_t n = model->n_arenas;
+    uint64_t all = 0, here = 0, least = UINT64_MAX;
+
+    if (stay >= n)
+        return 0;
+    for (uint32_t i = 0; i < n; i++)
+        all += arenas[i]->extent->size;
+    for (uint32_t i = 0; i < n + stay; i++) {
+        here += arenas[i % n]->extent->size;
+        if (i < stay)
+            continue;
+        here -= arenas[(i - stay) % n]->extent->size;
+        least = here < least ? here : least;
+    }
+    if (is_within(core, all - least, all))
+        return 0;
+    snprintf(detail, HBM_DETAIL_MAX,
+             "a window of %u of its %u groups has up to %.1f of model %.60s's %.1f MiB away: "
+             "%.1f %% where offload_limit is %u %%",
+             stay, n, mib(all - least), model->name, mib(all), 100.0 * (double)(all - least) / (double)all,
+             core->limits.offload_percent);
+    add_reason(arenas[0]->device, model, all - least, HBM_TIER_HOST, detail);
     return HBM_E_OFFLOAD_LIMIT;
 }
 

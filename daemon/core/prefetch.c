@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "daemon/core/moving.h"
+#include "daemon/core/verbs.h"
 
 /* ---- Rows ---- */
 
@@ -77,6 +78,53 @@ static void pass_over(struct prefetch *prefetch, const struct wanted *wanted, in
 
 static void advance(struct prefetch *prefetch);
 
+static struct session *session_of(const struct prefetch *prefetch)
+{
+    const struct op *op = op_get(prefetch->core, prefetch->op);
+
+    return op && op->session ? session_get(prefetch->core, op->session) : NULL;
+}
+
+static struct prefetch *under_way(struct core *core, uint64_t id)
+{
+    struct op *op = id ? op_get(core, id) : NULL;
+
+    return op && !op_has_ended(op) ? op->state_of_verb : NULL;
+}
+
+/* There is no room for it, and what leaves the window makes some: it has its turn again then. */
+static bool waits_for_room(struct prefetch *prefetch, const struct transition *transition,
+                           const struct wanted *wanted)
+{
+    const struct session *session = session_of(prefetch);
+
+    bool lacks_room = transition->error == HBM_E_NO_MEMORY || transition->error == HBM_E_LIMIT;
+
+    if (!lacks_room || !session || session->ahead != prefetch->op || prefetch->error == HBM_E_CANCELLED ||
+        !under_way(prefetch->core, session->behind))
+        return false;
+    if (!prefetch->at) { /* as many may wait for their turn as it has room for */
+        if (prefetch->n == AHEAD_MAX)
+            return false;
+        memmove(prefetch->wanted + 1, prefetch->wanted, prefetch->n++ * sizeof(*prefetch->wanted));
+        prefetch->at++;
+    }
+    prefetch->wanted[--prefetch->at] = *wanted;
+    prefetch->waits = true;
+    return true;
+}
+
+/* One has left, or none will. */
+static void wake_what_waits(struct core *core, const struct session *session)
+{
+    struct prefetch *ahead = session ? under_way(core, session->ahead) : NULL;
+
+    if (!ahead || !ahead->waits)
+        return;
+    ahead->waits = false;
+    advance(ahead);
+}
+
 static void book(struct prefetch *prefetch)
 {
     struct op *op = op_get(prefetch->core, prefetch->op);
@@ -101,9 +149,11 @@ static void came(struct transition *transition)
     struct lane *lane = container_of(transition, struct lane, transition);
     struct prefetch *prefetch = lane->prefetch;
     struct arena *arena = arena_get(prefetch->core, lane->wanted.arena);
+    bool again = arena && waits_for_room(prefetch, transition, &lane->wanted);
 
-    if (arena) {
-        arena->prefetched = !transition->error;
+    if (arena)
+        arena->prefetched = !transition->error && prefetch->tier == HBM_TIER_DEVICE;
+    if (arena && !again) {
         pass_over(prefetch, &lane->wanted, transition->error, transition->detail);
     }
     prefetch->bytes_done += transition->bytes_done;
@@ -112,6 +162,8 @@ static void came(struct transition *transition)
     *transition = (struct transition){.core = prefetch->core};
     lane->wanted.arena = 0;
     book(prefetch);
+    if (prefetch->tier != HBM_TIER_DEVICE)
+        wake_what_waits(prefetch->core, session_of(prefetch));
     advance(prefetch);
 }
 
@@ -124,19 +176,20 @@ static void bring(struct lane *lane, const struct wanted *wanted)
     lane->transition = (struct transition){
         .core = prefetch->core,
         .plans = calloc(1, sizeof(struct plan)),
-        .verb = "prefetch",
+        .verb = op_get(prefetch->core, prefetch->op)->verb,
+        .cancellable_by_lock = prefetch->tier != HBM_TIER_DEVICE,
         .op = prefetch->op,
         .progress = progressed,
         .done = came,
     };
-    if (!lane->transition.plans || plan_move(lane->transition.plans, arena, HBM_TIER_DEVICE)) {
+    if (!lane->transition.plans || plan_move(lane->transition.plans, arena, prefetch->tier)) {
         transition_clear(&lane->transition);
         show_rows(prefetch, wanted, 0, "the owner is out of memory for its own tables");
         lane->wanted.arena = 0;
         return;
     }
     lane->transition.n = 1;
-    arena->prefetched = true;
+    arena->prefetched = prefetch->tier == HBM_TIER_DEVICE;
     transition_start(&lane->transition);
 }
 
@@ -154,7 +207,18 @@ static bool is_wanted_by_others(const struct prefetch *prefetch, const struct de
 {
     list_for_each (node, &prefetch->core->memory_waiters) {
         const struct extent_create *create = list_entry(node, struct extent_create, node);
-        if (create->device == device && create->tier == HBM_TIER_DEVICE && !is_own(prefetch, create))
+        if (create->device == device && create->tier == prefetch->tier && !is_own(prefetch, create))
+            return true;
+    }
+    return false;
+}
+
+bool arena_is_in_use(const struct arena *arena)
+{
+    list_for_each (node, &arena->mappings) {
+        const struct mapping *mapping = list_entry(node, struct mapping, arena_node);
+        uint64_t word = atomic_load(&mapping->session->words[mapping->slot]);
+        if ((mapping->present && (word & LOCKWORD_COUNT)) || (word & LOCKWORD_WANTED))
             return true;
     }
     return false;
@@ -164,7 +228,7 @@ static const struct wanted *next_wanted(struct prefetch *prefetch)
 {
     struct core *core = prefetch->core;
 
-    while (prefetch->at < prefetch->n) {
+    while (prefetch->at < prefetch->n && !prefetch->waits) {
         const struct wanted *wanted = &prefetch->wanted[prefetch->at++];
         const struct arena *arena = arena_get(core, wanted->arena);
         if (!arena)
@@ -173,7 +237,9 @@ static const struct wanted *next_wanted(struct prefetch *prefetch)
             show_rows(prefetch, wanted, 0, "the daemon stops");
         else if (arena->transition)
             pass_over(prefetch, wanted, HBM_E_BUSY, "");
-        else if (arena_tier(arena) == HBM_TIER_DEVICE)
+        else if ((arena_tier(arena) == HBM_TIER_DEVICE) == (prefetch->tier == HBM_TIER_DEVICE))
+            continue;
+        else if (prefetch->tier != HBM_TIER_DEVICE && arena_is_in_use(arena))
             continue;
         else if (is_wanted_by_others(prefetch, arena->device))
             show_rows(prefetch, wanted, 0, "others wait for memory of its device");
@@ -193,14 +259,19 @@ static bool is_under_way(const struct prefetch *prefetch)
 
 static void end_prefetch(struct prefetch *prefetch, struct op *op)
 {
+    struct core *core = prefetch->core;
+    bool leaves = prefetch->tier != HBM_TIER_DEVICE;
+    uint64_t session = op->session;
     char detail[HBM_DETAIL_MAX] = "";
     int error = prefetch->error;
 
     if (prefetch->failed)
-        snprintf(detail, sizeof(detail), "%zu of %zu arenas did not come: %.180s", prefetch->failed,
-                 prefetch->asked, prefetch->detail);
+        snprintf(detail, sizeof(detail), "%zu of %zu arenas did not %s: %.180s", prefetch->failed, prefetch->asked,
+                 leaves ? "leave" : "come", prefetch->detail);
     last_look(op, error);
     op_end(op, error, error == HBM_E_CANCELLED ? op->detail : detail);
+    if (leaves && session)
+        wake_what_waits(core, session_get(core, session));
 }
 
 static void advance(struct prefetch *prefetch)
@@ -214,7 +285,7 @@ static void advance(struct prefetch *prefetch)
         while (!prefetch->lanes[i].wanted.arena && (wanted = next_wanted(prefetch)))
             bring(&prefetch->lanes[i], wanted);
     prefetch->advancing = false;
-    if (!is_under_way(prefetch))
+    if (!is_under_way(prefetch) && !prefetch->waits)
         end_prefetch(prefetch, op_get(prefetch->core, prefetch->op));
 }
 
@@ -227,6 +298,7 @@ static void cancel_prefetch(struct op *op)
     prefetch->error = HBM_E_CANCELLED;
     prefetch->failed = 0;
     prefetch->at = prefetch->n;
+    prefetch->waits = false;
     prefetch->advancing = true;
     for (unsigned i = 0; i < PREFETCH_LANES; i++)
         if (prefetch->lanes[i].wanted.arena)
@@ -245,14 +317,15 @@ static void clear_prefetch(struct op *op)
     free(prefetch);
 }
 
-struct op *prefetch_new(struct core *core, struct wanted *wanted, size_t n, const struct principal *who,
-                        struct session *session, size_t n_rows, int *error, char *detail)
+struct op *prefetch_new(struct core *core, enum hbm_tier tier, struct wanted *wanted, size_t n,
+                        const struct principal *who, struct session *session, size_t n_rows, int *error,
+                        char *detail)
 {
     struct prefetch *prefetch = calloc(1, sizeof(*prefetch));
     struct op *op = NULL;
 
     if (prefetch) {
-        op = op_new(core, "prefetch", who, session, n_rows, error, detail);
+        op = op_new(core, tier == HBM_TIER_DEVICE ? "prefetch" : "offload", who, session, n_rows, error, detail);
     } else {
         snprintf(detail, HBM_DETAIL_MAX, "the owner is out of memory for its own tables");
         *error = HBM_E_NO_MEMORY;
@@ -263,6 +336,7 @@ struct op *prefetch_new(struct core *core, struct wanted *wanted, size_t n, cons
         return NULL;
     }
     prefetch->core = core;
+    prefetch->tier = tier;
     prefetch->op = op->id;
     prefetch->wanted = wanted;
     prefetch->n = prefetch->asked = n;

@@ -1,6 +1,7 @@
 /* Prefetch: arenas come to their device in the order in which they will be used, two at a time and each swapped in
  * as soon as it is there. A hint: it waits for no memory, takes none that others wait for, and makes nobody let go.
- */
+ * The other way round, with `tier`: what has left the window of a declared order goes, unless someone has it locked or
+ * wants it next, or locks it meanwhile. What comes by such an order waits for the room that this makes. */
 #pragma once
 
 #include "daemon/core/op.h"
@@ -26,21 +27,26 @@ struct lane {
 struct prefetch {
     struct core *core;
     uint64_t op;
+    enum hbm_tier tier;    /* where they go */
     struct wanted *wanted; /* in order of use; its own */
     size_t n, at, asked, failed;
     uint64_t bytes_done;
     int error; /* the first */
     char detail[HBM_DETAIL_MAX];
     bool advancing; /* in the loop that starts moves: one that ends at once must not start another */
+    bool waits;     /* for what leaves by the same order */
     struct lane lanes[PREFETCH_LANES];
 };
 
 /* Takes wanted in any case. The op, whose rows the caller fills before prefetch_start; NULL with error and detail.
  */
-struct op *prefetch_new(struct core *core, struct wanted *wanted, size_t n, const struct principal *who,
+struct op *prefetch_new(struct core *core, enum hbm_tier tier, struct wanted *wanted, size_t n, const struct principal *who,
                         struct session *session, size_t n_rows, int *error, char *detail);
 /* The op may have ended when it returns. */
 void prefetch_start(struct op *op);
+
+/* Somebody has a lock on it, or has it in the window of its order. */
+bool arena_is_in_use(const struct arena *arena);
 
 /* ---- One that grows: made with room for so many arenas, and none ---- */
 

@@ -31,7 +31,8 @@ struct session {
     char client[64];
     uint64_t since_ms, gone_ms, ended_ms; /* ended: when the pidfd fired */
     struct list leases, mappings, calls;
-    uint64_t ahead; /* id of its last prefetch by declared order (verb_ahead.c), 0 = none */
+    uint64_t ahead, behind; /* ids of its last moves by declared order (verb_ahead.c), 0 = none */
+    uint64_t locked, locked_ms; /* lock_waits.c's: id of the model that it locked last, and when it had it */
     bool retired;  /* commit.c's: one of its mappings has */
     struct mapping **slots; /* LOCKWORD_SLOTS pointers */
     uint32_t slot_hint;

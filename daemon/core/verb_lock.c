@@ -56,8 +56,10 @@ static void resident(struct residency *residency)
         call_refuse(call, residency->error, "%s", residency->detail);
     else if (!arrive(lock, fetched))
         call_refuse(call, HBM_E_STALE, "a slot was detached while its lock waited");
-    else
+    else {
+        lock_has_ended(call->session, lock->n_arenas ? arena_get(lock->core, lock->arenas[0]) : NULL);
         call_done(call, fetched);
+    }
     free(lock);
 }
 
@@ -87,6 +89,7 @@ void verb_lock(struct core *core, struct call *call, const uint32_t *slots, uint
         if (arena)
             add_arena(lock, arena);
     }
+    lock_begins(call->session, lock->n_arenas ? arena_get(core, lock->arenas[0]) : NULL);
     lock->residency = (struct residency){.core = core,
                                          .who = call->who,
                                          .arenas = lock->arenas,

@@ -62,7 +62,7 @@ void verb_prefetch(struct core *core, struct call *call, const char *sel)
         error = order_of_use(core, &selection, &wanted, &n, &rows, detail);
     struct op *op = NULL;
     if (!error)
-        op = prefetch_new(core, TAKE_PTR(wanted), n, &call->who, call->session, rows, &error, detail);
+        op = prefetch_new(core, HBM_TIER_DEVICE, TAKE_PTR(wanted), n, &call->who, call->session, rows, &error, detail);
     if (!op) {
         call_refuse(call, error, "%s", detail);
         return;

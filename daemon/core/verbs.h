@@ -37,6 +37,11 @@ void verb_lock(struct core *core, struct call *call, const uint32_t *slots, uint
 void verb_released(struct core *core, struct session *session, uint32_t slot); /* one-way; a wrong slot is ignored */
 /* One-way: what the client will use next, in order. */
 void verb_ahead(struct core *core, struct session *session, const uint32_t *slots, uint32_t n);
+void verb_behind(struct core *core, struct session *session, const uint32_t *slots, uint32_t n);
+/* From turn `at` on; what does not go on where the last one ended is forgotten. */
+void verb_order(struct core *core, struct session *session, uint64_t lease, uint32_t at, const uint32_t *slots,
+                uint32_t n);
+void verb_window(struct core *core, struct call *call, uint64_t lease, uint32_t groups, bool force); /* result: NULL */
 #define AHEAD_MAX 128 /* arenas that wait for their turn, a session */
 void verb_detach(struct core *core, struct call *call, uint64_t lease);
 void verb_free(struct core *core, struct call *call, uint64_t id);

@@ -31,6 +31,9 @@ static const handler handlers[WIRE_OPCODES] = {
     [WIRE_RESUME] = handle_resume,
     [WIRE_PREFETCH] = handle_prefetch,
     [WIRE_AHEAD] = handle_ahead,
+    [WIRE_BEHIND] = handle_behind,
+    [WIRE_ORDER] = handle_order,
+    [WIRE_WINDOW] = handle_window,
 };
 
 static const char *violation(const struct link *link, const struct packet *packet, const struct wire_row *row)

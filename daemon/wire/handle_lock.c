@@ -67,13 +67,3 @@ void handle_released(struct link *link, const struct packet_header *header, stru
     (void)header;
     verb_released(link->core, link->session, request->slot);
 }
-
-/* A hint that says nothing is none: there is no reply to refuse it in. */
-void handle_ahead(struct link *link, const struct packet_header *header, struct packet *packet)
-{
-    REQUEST(ahead);
-
-    (void)header;
-    if (request->n <= sizeof(request->slots) / sizeof(request->slots[0]))
-        verb_ahead(link->core, link->session, request->slots, request->n);
-}

@@ -21,7 +21,11 @@ HANDLER(handle_free);
 /* handle_lock.c */
 HANDLER(handle_lock);
 HANDLER(handle_released);
+/* handle_order.c */
 HANDLER(handle_ahead);
+HANDLER(handle_behind);
+HANDLER(handle_order);
+HANDLER(handle_window);
 /* handle_model.c */
 HANDLER(handle_attach_model);
 HANDLER(handle_publish);

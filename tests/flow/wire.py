@@ -20,7 +20,7 @@ CODES = {"uint64_t": "Q", "uint32_t": "I", "uint16_t": "H", "uint8_t": "B", "int
 DEVICE_ANY = 0xFFFFFFFF
 WAIT, UNLOCKED, KEEP, SHARED, REPLACE, FORCE = 1, 2, 4, 8, 16, 32
 RO, RW = 0, 1
-ONE_WAY = ("released", "ahead")
+ONE_WAY = ("released", "ahead", "behind", "order")
 FDS_MAX = 253
 
 LOCK_COUNT = 0x7FFFFFFF

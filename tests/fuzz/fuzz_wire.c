@@ -127,9 +127,9 @@ static void act(struct input *in)
         else
             operate(in, client, how);
         break;
-    case WIRE_AHEAD: /* or what only a daemon says */
+    case WIRE_AHEAD: /* or more of the order, or what only a daemon says */
         how = take_byte(in);
-        client_say(client, in, how & 0x80 ? WIRE_AHEAD : WIRE_EVENT_FIRST + how % 3);
+        client_say(client, in, how & 0x80 ? WIRE_AHEAD + how % 4 : WIRE_EVENT_FIRST + how % 3);
         break;
     case 23:
         owner_dies(in);

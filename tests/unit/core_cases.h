@@ -12,6 +12,7 @@ int core_ledger_cases(void);
 int core_make_cases(void);
 int core_pool_cases(void);
 int core_prefetch_cases(void);
+int core_window_cases(void);
 int core_quarantine_cases(void);
 int core_resume_cases(void);
 int core_room_cases(void);

@@ -358,6 +358,25 @@ static void says_what_it_uses_next(void)
     }
 }
 
+static void keeps_a_window(void)
+{
+    struct attach_args args = {.name = "m", .flags = WIRE_UNLOCKED};
+    struct lease *lease;
+
+    if (LEASE(&lease, alice, reader, verb_attach_model, &args))
+        return;
+    uint32_t slots[] = {lease->mappings[0]->slot, lease->mappings[1]->slot};
+    verb_order(w.core, reader, lease->id, 0, slots, 2);
+    DO(reader, verb_window, lease->id, 1, true);
+    for (unsigned i = 0; i < 2; i++) { /* the second finds the first one's operation */
+        lockword_turn_back(&reader->words[slots[i]]);
+        verb_released(w.core, reader, slots[i]);
+        verb_behind(w.core, reader, slots + i, 1);
+        verb_ahead(w.core, reader, slots + 1 - i, 1);
+        world_run(&w);
+    }
+}
+
 static void offloads_and_restores(void)
 {
     OP(verb_offload, "w", HBM_TIER_DISK, true);
@@ -505,6 +524,7 @@ static const struct scene scenes[] = {
     SCENE(offloads_and_restores),
     SCENE(prefetches),
     SCENE(says_what_it_uses_next),
+    SCENE(keeps_a_window),
     SCENE(puts_a_model_to_sleep),
     SCENE(compresses),
     SCENE(compresses_copies),

@@ -1,0 +1,58 @@
+/* The order in which a client uses a model's groups. A hint that says nothing is none: there is no reply to refuse
+ * it in. */
+#include "daemon/wire/handlers.h"
+#include "daemon/wire/pending.h"
+
+#define SLOTS_OF(request) (sizeof((request)->slots) / sizeof((request)->slots[0]))
+
+void handle_ahead(struct link *link, const struct packet_header *header, struct packet *packet)
+{
+    REQUEST(ahead);
+
+    (void)header;
+    if (request->n <= SLOTS_OF(request))
+        verb_ahead(link->core, link->session, request->slots, request->n);
+}
+
+void handle_behind(struct link *link, const struct packet_header *header, struct packet *packet)
+{
+    REQUEST(behind);
+
+    (void)header;
+    if (request->n <= SLOTS_OF(request))
+        verb_behind(link->core, link->session, request->slots, request->n);
+}
+
+void handle_order(struct link *link, const struct packet_header *header, struct packet *packet)
+{
+    REQUEST(order);
+
+    (void)header;
+    if (request->n <= SLOTS_OF(request))
+        verb_order(link->core, link->session, request->lease, request->at, request->slots, request->n);
+}
+
+static void allowed(struct call *call, int error, void *result)
+{
+    struct pending *pending = container_of(call, struct pending, call);
+    struct wire_window_reply reply = {0};
+
+    (void)result;
+    if (!pending_goes_on(pending, error))
+        return;
+    pending_reply(pending, &reply, sizeof(reply), -1);
+    pending_free(pending);
+}
+
+void handle_window(struct link *link, const struct packet_header *header, struct packet *packet)
+{
+    REQUEST(window);
+
+    if (request->groups == 0)
+        REFUSE(HBM_E_INVALID, "a window of no groups");
+    if (request->flags & ~WIRE_FORCE)
+        REFUSE(HBM_E_INVALID, "flags 0x%x; a window takes FORCE", request->flags);
+    struct pending *pending = pending_new(link, header->opcode, header->serial, allowed);
+    if (pending)
+        verb_window(link->core, &pending->call, request->lease, request->groups, request->flags & WIRE_FORCE);
+}
