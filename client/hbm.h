@@ -92,7 +92,7 @@ enum {
     HBM_KEEP = 4,     /* allocate: the buffer outlives its last lease */
     HBM_SHARED = 8,   /* a global name (administrators) */
     HBM_REPLACE = 16, /* publish: replace a sealed model of that name */
-    HBM_FORCE = 32,   /* offload: past offload_limit */
+    HBM_FORCE = 32,   /* offload, window: past offload_limit */
 };
 #define HBM_DEVICE_ANY 0xffffffffu
 
@@ -206,6 +206,25 @@ int hbm_model_lock(hbm_model *model, const char *group, uint32_t timeout_ms);
  * as far as there is room at once; while they are resident nothing is sent and no kernel entered. Depth 0 ends that.
  * The names are copied. NOT_FOUND, INVALID. */
 int hbm_model_order(hbm_model *model, const char *const *groups, unsigned n, unsigned depth);
+/* Of the groups in the order, only a window stays on the device from now on: the one locked last by name, the `depth` that
+ * follow it and the `behind` before it. When the window moves on, what has left it goes to the host tier as soon as it is
+ * unlocked, unless another client has it locked or in a window of its own; it comes back by the order, or when it is
+ * locked. Off until it is asked for, after the order; HBM_FOREVER ends it, and moves nothing. Every lock by name takes a
+ * mutex then, and those of what is resident enter no kernel still.
+ * OFFLOAD_LIMIT, with the computed reason, where more of the model would be away than offload_limit allows, unless flags
+ * has HBM_FORCE; DENIED to who may not write the model; INVALID without an order.
+ *
+ * A model that is larger than its share of the device, layer by layer:
+ *     hbm_model_attach(session, "m", HBM_RO, HBM_UNLOCKED, 0, &m);
+ *     hbm_model_order(m, NULL, 0, 2);
+ *     hbm_model_window(m, 0, HBM_FORCE);
+ *     for (;;) { hbm_model_lock(m, layer[i], HBM_FOREVER); use it; hbm_model_unlock(m, layer[i], &stream, 1); i = next; }
+ * A ring of batches, of which one is in use, the one before is leaving and the next arriving: publish the ring as a model
+ * whose groups are "batch.0" .. "batch.N-1", attach that HBM_RW, and declare
+ *     hbm_model_order(ring, NULL, 0, 1);
+ *     hbm_model_window(ring, 1, HBM_FORCE);
+ * With behind 1 the batch before the one in use still stays, for what reads across the border; 0 lets it leave. */
+int hbm_model_window(hbm_model *model, unsigned behind, unsigned flags);
 
 /* ---- Operations in the daemon ----
  * With op == NULL the call waits for the end and returns its error; else *op is a handle to wait on, poll or cancel,

@@ -11,6 +11,8 @@
 
 uint64_t model_free(hbm_model *model)
 {
+    if (model->holds && !model->session->inert)
+        ahead_end(model);
     for (uint32_t i = 0; model->holds && !model->session->inert && i < model->table.header->n_arenas; i++)
         mapping_leave(model->session, &model->holds[i]);
     uint64_t life = session_remove(model->session, &model->node);
@@ -263,6 +265,8 @@ int hbm_model_unlock(hbm_model *model, const char *group, void *const *streams, 
         return first;
     for (unsigned i = 0; i < n_holds; i++) {
         int error = residency_unlock(model->session, holds[i], streams, n);
+        if (!error)
+            ahead_leaves(model, holds[i]);
         first = first ? first : error;
     }
     return first;
@@ -278,6 +282,8 @@ int hbm_model_lock(hbm_model *model, const char *group, uint32_t timeout_ms)
         error = lease_set_lost();
     if (error)
         return error;
+    if (group)
+        ahead_moves_to(model, holds[0]);
     error = model_lock_holds(model, holds, n, timeout_ms);
     if (!error && group)
         ahead_of(model, holds, n);

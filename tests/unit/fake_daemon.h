@@ -63,6 +63,11 @@ static struct {
     /* what AHEAD said last */
     _Atomic unsigned aheads;
     struct wire_ahead_request ahead;
+    /* and BEHIND, all of it since it was last set to "" */
+    _Atomic unsigned behinds;
+    char behind[256];
+    char order[32];
+    _Atomic int refuse_window; /* error of every WINDOW */
 } fake;
 
 static void fake_send(const struct packet_header *header, const void *body, size_t size, const int *fds, unsigned n)
@@ -282,6 +287,24 @@ static void fake_hello(const struct packet_header *header, const struct wire_hel
               &fake.words_fd, 1);
 }
 
+static void fake_behind(const struct wire_behind_request *request)
+{
+    size_t at = strlen(fake.behind);
+
+    for (uint32_t i = 0; i < request->n && at + 1 < sizeof(fake.behind); i++)
+        fake.behind[at++] = (char)('0' + request->slots[i] - SLOT(0));
+    fake.behind[at] = 0;
+    fake.behinds++;
+}
+
+static void fake_order(const struct wire_order_request *request)
+{
+    MUST(request->at + request->n < sizeof(fake.order));
+    for (uint32_t i = 0; i < request->n; i++)
+        fake.order[request->at + i] = (char)('0' + request->slots[i] - SLOT(0));
+    fake.order[request->at + request->n] = 0;
+}
+
 static void fake_answer(struct packet *packet)
 {
     const struct packet_header *header = &packet->header;
@@ -318,6 +341,16 @@ static void fake_answer(struct packet *packet)
         fake.ahead = *(struct wire_ahead_request *)packet->body;
         fake.aheads++;
         return;
+    case WIRE_BEHIND:
+        fake_behind((void *)packet->body);
+        return;
+    case WIRE_ORDER:
+        fake_order((void *)packet->body);
+        return;
+    case WIRE_WINDOW:
+        if (fake.refuse_window)
+            return fake_refuse(header, fake.refuse_window, "too much");
+        break;
     case WIRE_DETACH:
         fake.detached++;
         break;

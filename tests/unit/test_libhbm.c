@@ -732,6 +732,148 @@ static void an_order_may_be_another_than_the_published_one(void **state)
     hbm_close(session);
 }
 
+static hbm_model *windowed_model(hbm_session *session, unsigned depth, unsigned behind)
+{
+    hbm_model *model = ordered_model(session, NULL, 0, depth);
+
+    assert_int_equal(hbm_model_window(model, behind, 0), 0);
+    memset(fake.behind, 0, sizeof(fake.behind));
+    return model;
+}
+
+/* The groups that were let go of since, as "23". */
+static const char *left(hbm_session *session)
+{
+    static char text[sizeof(fake.behind)];
+
+    assert_int_equal(ask_device(session), 0); /* what was sent before has been read */
+    strcpy(text, fake.behind);
+    memset(fake.behind, 0, sizeof(fake.behind));
+    return text;
+}
+
+static const char *left_with(hbm_session *session, hbm_model *model, unsigned arena)
+{
+    char group[] = {'g', (char)('0' + arena), 0};
+
+    assert_int_equal(hbm_model_lock(model, group, 1000), 0);
+    assert_int_equal(hbm_model_unlock(model, group, NULL, 0), 0);
+    return left(session);
+}
+
+static bool is_wanted(unsigned arena)
+{
+    return fake.words[SLOT(arena)] & LOCKWORD_WANTED;
+}
+
+static void what_leaves_the_window_is_said_once(void **state)
+{
+    hbm_session *session = open_with(0);
+    hbm_model *model = windowed_model(session, 2, 1);
+
+    (void)state;
+    assert_string_equal(left_with(session, model, 3), "0167"); /* 2 to 5 stay */
+    assert_true(is_wanted(2) && is_wanted(5) && !is_wanted(1) && !is_wanted(6));
+    assert_string_equal(left_with(session, model, 3), "");
+    assert_string_equal(left_with(session, model, 4), "2");
+    goes_away(2);
+    assert_string_equal(left_with(session, model, 5), "3");
+    assert_string_equal(left_with(session, model, 7), "45"); /* 6 to 1: after the last comes the first */
+    assert_true(is_wanted(6) && is_wanted(7) && is_wanted(0) && is_wanted(1) && !is_wanted(2));
+    assert_string_equal(left_with(session, model, 2), "067"); /* and on: 1 to 4 */
+    assert_int_equal(hbm_model_lock(model, NULL, 1000), 0); /* all at once: it moves nowhere */
+    assert_string_equal(left(session), "");
+    assert_int_equal(hbm_model_detach(model), 0);
+    for (unsigned i = 0; i < ARENAS; i++)
+        assert_false(is_wanted(i));
+    hbm_close(session);
+}
+
+static void what_is_locked_leaves_when_it_is_unlocked(void **state)
+{
+    hbm_session *session = open_with(0);
+    hbm_model *model = windowed_model(session, 1, 0);
+
+    (void)state;
+    assert_int_equal(hbm_model_lock(model, "g0", 1000), 0);
+    assert_string_equal(left(session), "234567");
+    assert_int_equal(hbm_model_lock(model, "g1", 1000), 0);
+    assert_string_equal(left(session), "");
+    assert_int_equal(hbm_model_unlock(model, "g0", NULL, 0), 0);
+    assert_string_equal(left(session), "0");
+    assert_int_equal(hbm_model_unlock(model, "g1", NULL, 0), 0);
+    assert_string_equal(left(session), "");
+    hbm_close(session);
+}
+
+static void what_came_for_a_window_that_jumped_leaves_again(void **state)
+{
+    hbm_session *session = open_with(0);
+    hbm_model *model = windowed_model(session, 1, 0);
+
+    (void)state;
+    goes_away(1);
+    assert_string_equal(left_with(session, model, 0), "234567");
+    assert_int_equal(fake.ahead.n, 1); /* 1 was asked for, and is never locked */
+    assert_string_equal(left_with(session, model, 5), "01");
+    assert_string_equal(left_with(session, model, 0), "56");
+    assert_int_equal(fake.aheads, 2); /* it was asked for again */
+    hbm_close(session);
+}
+
+static void a_ring_of_batches_has_one_arriving_and_one_leaving(void **state)
+{
+    static const char *const seen[] = {"23456", "7", "0", "1", "2", "3", "4", "5", "6", "7", "0"};
+    hbm_session *session = open_with(0);
+    hbm_model *model = windowed_model(session, 1, 1);
+
+    (void)state;
+    for (unsigned i = 0; i < sizeof(seen) / sizeof(seen[0]); i++)
+        assert_string_equal(left_with(session, model, i % ARENAS), seen[i]);
+    hbm_close(session);
+}
+
+static void a_window_is_off_until_it_is_asked_for_and_the_daemon_may_refuse_it(void **state)
+{
+    hbm_session *session = open_with(0);
+    hbm_model *model;
+
+    (void)state;
+    assert_int_equal(hbm_model_attach(session, "model", HBM_RO, 0, 1000, &model), 0);
+    assert_int_equal(hbm_model_unlock(model, NULL, NULL, 0), 0);
+    assert_int_equal(hbm_model_window(model, 1, 0), HBM_E_INVALID); /* of no order */
+    assert_int_equal(hbm_model_order(model, NULL, 0, 1), 0);
+    assert_int_equal(ask_device(session), 0);
+    assert_string_equal(fake.order, "01234567");
+    assert_int_equal(hbm_model_window(model, 1, HBM_WAIT), HBM_E_INVALID);
+    memset(fake.behind, 0, sizeof(fake.behind));
+    assert_string_equal(left_with(session, model, 3), "");
+    fake.refuse_window = HBM_E_OFFLOAD_LIMIT;
+    assert_int_equal(hbm_model_window(model, 1, 0), HBM_E_OFFLOAD_LIMIT);
+    fake.refuse_window = 0;
+    assert_string_equal(left_with(session, model, 4), "");
+    assert_int_equal(hbm_model_window(model, 1, 0), 0);
+    assert_string_equal(left_with(session, model, 4), "01267");
+    assert_int_equal(hbm_model_window(model, HBM_FOREVER, 0), 0);
+    assert_false(is_wanted(4));
+    assert_string_equal(left_with(session, model, 0), "");
+    assert_int_equal(hbm_model_window(model, 6, 0), 0); /* all of it */
+    assert_string_equal(left_with(session, model, 0), "");
+    assert_int_equal(hbm_model_window(NULL, 6, 0), HBM_E_INVALID);
+    hbm_close(session);
+}
+
+static void a_window_costs_no_system_call_while_all_is_inside(void **state)
+{
+    hbm_session *session = open_with(0);
+    hbm_model *model = windowed_model(session, 3, 4);
+
+    (void)state;
+    enters_no_system_call(go_round_under_seccomp, model);
+    assert_string_equal(left(session), "");
+    hbm_close(session);
+}
+
 static long switches_of_the_event_thread(void)
 {
     char path[64], line[128];
@@ -827,6 +969,12 @@ int main(void)
         TEST(an_order_costs_no_system_call_while_all_is_resident),
         TEST(a_lock_asks_for_the_next_groups_that_are_away_once),
         TEST(an_order_may_be_another_than_the_published_one),
+        TEST(what_leaves_the_window_is_said_once),
+        TEST(what_is_locked_leaves_when_it_is_unlocked),
+        TEST(what_came_for_a_window_that_jumped_leaves_again),
+        TEST(a_ring_of_batches_has_one_arriving_and_one_leaving),
+        TEST(a_window_is_off_until_it_is_asked_for_and_the_daemon_may_refuse_it),
+        TEST(a_window_costs_no_system_call_while_all_is_inside),
         TEST(an_idle_session_wakes_no_thread),
         TEST(an_op_is_waited_for_or_polled),
     };
