@@ -226,10 +226,13 @@ static void model_fill(const hbm_model *model, unsigned value)
     puts("ok");
 }
 
+/* msum MODEL [TENSOR]: of all, or of one where the others are not locked and may go at any time */
 static void model_sum(const hbm_model *model)
 {
+    unsigned first = words[2] ? (unsigned)number(2) : 0, end = words[2] ? first + 1 : hbm_model_count(model);
+
     printf("ok");
-    for (unsigned i = 0; i < hbm_model_count(model); i++) {
+    for (unsigned i = first; i < end; i++) {
         struct hbm_info info;
         hbm_model_buffer(model, i, &info);
         printf(" %p:%016" PRIx64, info.pointer, info.pointer ? sum(info.pointer, info.size) : 0);
@@ -407,6 +410,8 @@ static void obey(void)
         answer(hbm_model_lock(models[i], words[3], (uint32_t)number(2)));
     else if (IS("morder"))
         model_order(models[i]);
+    else if (IS("mwindow"))
+        answer(hbm_model_window(models[i], (unsigned)number(2), (unsigned)number(3)));
     else if (IS("munlock"))
         answer(hbm_model_unlock(models[i], words[2], NULL, 0));
     else if (IS("mdetach"))

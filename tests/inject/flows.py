@@ -349,14 +349,15 @@ def sleep_and_wake(world, struck):
 
 @flow("owner", "worker", "client")
 def declared_order(world, struck):
-    """Each lock asks for the next group, which comes meanwhile."""
+    """Each lock asks for the next group, which comes meanwhile, and says which has left the window."""
     user = world.program()
     user.ask("open", 0)
     index, n = user.ask("model", "model", "ro", 0, 5000)
     user.ask("munlock", index)
     world.daemon.rpc("hbm.sleep", {"model": "model", "to": "host"})
     with struck():
-        user.ask("morder", index, 2)
+        user.ask("morder", index, 1)
+        user.ask("mwindow", index, 0, 32)
         for i in range(int(n)):
             user.ask("mlock", index, 5000, f"layers.{i}")
             user.ask("munlock", index, f"layers.{i}")

@@ -350,6 +350,35 @@ static void say_ahead(struct client *client)
     verb_ahead(core(), session, slots, n);
 }
 
+/* What it will not use soon, some of it wanted all the same; or its order, or whether a window of it may stay. */
+static void say_behind(struct client *client)
+{
+    struct session *session = client && client->state == CLIENT_UP ? client_session(client) : NULL;
+    uint32_t slots[VIEWS + 1] = {below(LOCKWORD_SLOTS)}, n = 1;
+    uint64_t lease = 0;
+    unsigned seen = 0;
+
+    if (!session)
+        return;
+    for (unsigned i = 0; i < VIEWS; i++) {
+        if (!client->views[i].leases || one_in(3))
+            continue;
+        slots[n++] = client->views[i].slot;
+        if (one_in(8))
+            atomic_fetch_xor(&client->words[client->views[i].slot], LOCKWORD_WANTED);
+    }
+    list_for_each (node, &session->leases)
+        if (one_in(++seen))
+            lease = list_entry(node, struct lease, node)->id;
+    trace("client %td leaves %u arenas behind", client - sim.clients, n - 1);
+    sim.doing.makes = true;
+    if (one_in(4))
+        verb_order(core(), session, lease, one_in(3), slots, n);
+    if (one_in(4))
+        verb_window(core(), &ask_new(ASK_KICK, client)->call, lease, 1 + below(3), one_in(2));
+    verb_behind(core(), session, slots, n);
+}
+
 static void ask_cancel(struct client *client)
 {
     unsigned n = 0;
@@ -372,7 +401,7 @@ void ask_something(struct client *client)
         ask_alloc,  ask_alloc, ask_attach, ask_attach,       ask_attach, ask_detach,
         ask_detach, ask_free,  ask_commit, ask_attach_model, ask_commit, ask_publish,
         ask_op,     ask_op,    ask_op,     ask_op,           ask_op,     ask_cancel,
-        say_ahead,  say_ahead,
+        say_ahead,  say_ahead, say_behind,
     };
 
     if (core()->n_buffers > 40)

@@ -206,7 +206,7 @@ void do_model(void)
     hold_or_drop_model(model, m, locked);
 }
 
-/* All of it; half the time as a forward pass does, with the next groups on their way. */
+/* All of it; half the time as a forward pass does, with the next groups on their way, and what was unlocked leaving. */
 static int lock_model(hbm_model *model)
 {
     char group[8];
@@ -215,6 +215,8 @@ static int lock_model(hbm_model *model)
     if (chance(50))
         return hbm_model_lock(model, NULL, WAIT_MS);
     error = hbm_model_order(model, NULL, 0, dice(TENSORS));
+    if (!error && chance(50))
+        went_well("hbm_model_window", hbm_model_window(model, chance(30) ? HBM_FOREVER : dice(2), HBM_FORCE), 0);
     for (unsigned i = 0; i < TENSORS && !error; i++) {
         snprintf(group, sizeof(group), "t%u", i);
         error = hbm_model_lock(model, group, WAIT_MS);
