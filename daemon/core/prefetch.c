@@ -177,6 +177,7 @@ static void bring(struct lane *lane, const struct wanted *wanted)
         .core = prefetch->core,
         .plans = calloc(1, sizeof(struct plan)),
         .verb = op_get(prefetch->core, prefetch->op)->verb,
+        .yields = prefetch->tier != HBM_TIER_DEVICE,
         .cancellable_by_lock = prefetch->tier != HBM_TIER_DEVICE,
         .op = prefetch->op,
         .progress = progressed,
@@ -208,17 +209,6 @@ static bool is_wanted_by_others(const struct prefetch *prefetch, const struct de
     list_for_each (node, &prefetch->core->memory_waiters) {
         const struct extent_create *create = list_entry(node, struct extent_create, node);
         if (create->device == device && create->tier == prefetch->tier && !is_own(prefetch, create))
-            return true;
-    }
-    return false;
-}
-
-bool arena_is_in_use(const struct arena *arena)
-{
-    list_for_each (node, &arena->mappings) {
-        const struct mapping *mapping = list_entry(node, struct mapping, arena_node);
-        uint64_t word = atomic_load(&mapping->session->words[mapping->slot]);
-        if ((mapping->present && (word & LOCKWORD_COUNT)) || (word & LOCKWORD_WANTED))
             return true;
     }
     return false;

@@ -45,9 +45,6 @@ struct op *prefetch_new(struct core *core, enum hbm_tier tier, struct wanted *wa
 /* The op may have ended when it returns. */
 void prefetch_start(struct op *op);
 
-/* Somebody has a lock on it, or has it in the window of its order. */
-bool arena_is_in_use(const struct arena *arena);
-
 /* ---- One that grows: made with room for so many arenas, and none ---- */
 
 /* Sets `visit` of the arenas that still have their turn. */

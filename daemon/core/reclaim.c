@@ -11,6 +11,17 @@ static bool anyone_maps(const struct arena *arena)
     return false;
 }
 
+bool arena_is_in_use(const struct arena *arena)
+{
+    list_for_each (node, &arena->mappings) {
+        const struct mapping *mapping = list_entry(node, struct mapping, arena_node);
+        uint64_t word = atomic_load(&mapping->session->words[mapping->slot]);
+        if ((mapping->present && (word & LOCKWORD_COUNT)) || (word & LOCKWORD_WANTED))
+            return true;
+    }
+    return false;
+}
+
 static void withdraw(struct arena *arena)
 {
     list_for_each(node, &arena->mappings) {

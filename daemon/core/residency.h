@@ -21,6 +21,9 @@ struct residency {
 };
 void residency_start(struct residency *residency);
 
+/* Somebody has a lock on it, or has it in the window of its order. */
+bool arena_is_in_use(const struct arena *arena);
+
 /* Asks every client to unmap the arena. done(0) when the last has let go (at once if none maps it), done(BUSY) at the
  * deadline with the pids in detail: then the request is withdrawn. */
 struct reclaim {

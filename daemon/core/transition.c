@@ -218,6 +218,8 @@ static void ask_to_let_go(struct transition *transition)
         plan->waiting = true;
         transition->reclaims++;
         reclaim_start(&plan->wait, transition->core->limits.reclaim_ms);
+        if (plan->waiting && transition->yields && arena_is_in_use(arena))
+            transition->reclaim_error = transition_refuse(transition, HBM_E_BUSY, "it is in use");
     }
     transition->asking = false;
     reclaims_settled(transition);

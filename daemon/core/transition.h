@@ -65,6 +65,7 @@ struct transition {
     struct plan *plans; /* freed by transition_clear */
     size_t n;
     uint32_t memory_wait_ms;
+    bool yields;              /* to whoever has one of the arenas in use when it would ask to let go: BUSY at once */
     bool cancellable_by_lock; /* a client's lock calls it off (offload) */
     /* The arenas stay as they are, nobody lets go of anything and nothing is swapped: commit, called when all steps are
      * done, makes of the targets what it likes (0, or an error with detail; NULL: they stay in the plans). */

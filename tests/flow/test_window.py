@@ -97,6 +97,7 @@ def test_two_clients_with_windows_of_their_own_share_one_model(shared, program):
     other, others_sums = windowed(shared, program, 1, 1)
     assert [word.split(":")[1] for word in sums] == [word.split(":")[1] for word in others_sums]
     use(one, 0, sums)
+    assert stay(shared, 0, 1)  # the other has used nothing yet
     use(other, 3, others_sums)
     assert stay(shared, 0, 1, 3, 4)  # what is behind is kept, not brought
     leave(one, 0)

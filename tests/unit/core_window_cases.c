@@ -159,6 +159,22 @@ static void a_lock_calls_off_what_is_leaving(void **state)
     world_check_books(&w);
 }
 
+static void what_is_locked_while_room_is_made_for_it_stays_and_is_not_waited_for(void **state)
+{
+    (void)state;
+    struct session *session = user();
+    w.hold = true;
+    verb_behind(w.core, session, slots, LAYERS);
+    client_locks(session, slots[0]); /* before it is asked to let go */
+    client_locks(session, slots[1]);
+    w.hold = false;
+    settle(session, NULL); /* no time passes */
+    assert_string_equal(there(), "01---");
+    assert_false(session->words[slots[0]] & LOCKWORD_RECLAIM);
+    assert_int_equal(op_get(w.core, session->behind)->state, WIRE_OP_DONE);
+    world_check_books(&w);
+}
+
 /* FAULTS 16 */
 static void a_client_that_keeps_it_all_the_same_is_no_failure(void **state)
 {
@@ -390,6 +406,7 @@ int core_window_cases(void)
         CASE(what_the_window_comes_round_to_while_it_is_leaving_stays),
         CASE(what_is_locked_before_its_turn_stays),
         CASE(a_lock_calls_off_what_is_leaving),
+        CASE(what_is_locked_while_room_is_made_for_it_stays_and_is_not_waited_for),
         CASE(a_client_that_keeps_it_all_the_same_is_no_failure),
         CASE(who_may_not_write_sends_nothing_away),
         CASE(a_full_host_tier_keeps_it_where_it_is),
