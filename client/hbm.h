@@ -271,6 +271,40 @@ int hbm_op_cancel(hbm_op *op);
 uint64_t hbm_op_id(const hbm_op *op);
 hbm_op *hbm_op_free(hbm_op *op);
 
+/* ---- For bindings ----
+ * Tensors outlive the object that they were made from. A claim counts who still uses a lease, a model or a session, and
+ * ends it with the last of them. Any thread may let go, at any time; that may take a request to the daemon. */
+
+typedef struct hbm_claim hbm_claim;
+
+/* The claim takes what it is for, with one reference, the caller's. A lease's or a model's keeps its session's claim
+ * (NULL: nobody closes the session before). On failure nothing is taken. */
+int hbm_claim_session(hbm_session *session, hbm_claim **ret);
+int hbm_claim_lease(hbm_lease *lease, hbm_claim *session, hbm_claim **ret);
+int hbm_claim_model(hbm_model *model, hbm_claim *session, hbm_claim **ret);
+hbm_claim *hbm_claim_ref(hbm_claim *claim);
+void hbm_claim_unref(hbm_claim *claim); /* NULL is fine */
+/* What it is for is ended by other means, as by hbm_publish_commit. */
+void hbm_claim_disown(hbm_claim *claim);
+
+#define HBM_DLPACK_NAME "dltensor"
+#define HBM_DLPACK_VERSIONED_NAME "dltensor_versioned"
+
+struct hbm_dlpack {
+    void *pointer;
+    uint32_t device_type, device_id; /* DLDeviceType: 1 is host memory, 2 a GPU, which is device_id in this process */
+    uint32_t code, bits;             /* DLDataType */
+    uint32_t rank;
+    uint32_t versioned; /* a DLManagedTensorVersioned of 1.0, else a DLManagedTensor, which cannot say read_only */
+    uint32_t read_only;
+    uint64_t dims[HBM_RANK_MAX]; /* rows are contiguous */
+};
+
+/* A tensor whose deleter lets go of a reference of its own. */
+int hbm_dlpack_export(hbm_claim *claim, const struct hbm_dlpack *what, void **ret);
+/* The destructor of a Python capsule of that tensor, by either name: frees what nobody has taken. */
+void hbm_dlpack_capsule_ends(void *capsule);
+
 #ifdef __cplusplus
 }
 #endif
