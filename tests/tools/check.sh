@@ -22,6 +22,7 @@ scratch=$(mktemp -d)
 trap 'if [ -n "$daemon" ]; then kill "$daemon"; fi; rm -rf "$scratch"' EXIT
 
 export HBM_BUILD=$tested HBM_WORKER=$tested/hbm-worker HBM_WORKER_CUDA=$plain/hbm-worker-cuda
+export HBM_LIBRARY=$plain/libhbm.so # of Python's clients: an interpreter cannot load a sanitized one
 export PYTHONDONTWRITEBYTECODE=1
 export ASAN_OPTIONS=${ASAN_OPTIONS:-detect_leaks=1:abort_on_error=0:detect_stack_use_after_return=1}
 export UBSAN_OPTIONS=${UBSAN_OPTIONS:-print_stacktrace=1:halt_on_error=1}

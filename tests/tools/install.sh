@@ -24,6 +24,9 @@ install -m 755 "$BUILD/libhbm.so" "$root/lib/libhbm.so.$VERSION"
 ln -sf "libhbm.so.$VERSION" "$root/lib/libhbm.so.0"
 ln -sf libhbm.so.0 "$root/lib/libhbm.so"
 
+# Where Debian's python3 looks for what packages bring, whatever its version.
+put 644 "$root/lib/python3/dist-packages/hbm" client/python/hbm/*.py client/python/hbm/py.typed
+
 # hbm.h says "proto/...": that folder comes along, and the pkg-config file points beside it.
 put 644 "$root/include/hbm" client/hbm.h
 put 644 "$root/include/hbm/proto" proto/vocab.h proto/errors.h proto/errors.def proto/dtypes.def proto/codecs.def

@@ -1,0 +1,51 @@
+"""hbm: GPU memory that a broker owns and processes share.
+
+    import hbm
+
+    with hbm.connect() as session:
+        model = session.model("minilm")             # one request, nothing is copied
+        weights = model.tensors("torch")            # name -> tensor, in the broker's memory
+
+    weights = hbm.load_model("minilm")              # the same over this process's own session
+
+hbmd has to run; its client library libhbm is loaded as the package is imported.
+"""
+from __future__ import annotations
+
+import os
+import threading
+
+from . import errors
+from .buffer import Buffer, to_torch
+from .errors import (Busy, Denied, Disconnected, Error, Exists, Invalid, Lost, NoDaemon, NoMemory, NotFound, Timeout,
+                     Unsupported)
+from .model import Build, Model
+from .op import Op, Receipt
+from .arrays import publish
+from .session import Device, Session, layer_of
+
+__all__ = ["Buffer", "Build", "Busy", "Denied", "Device", "Disconnected", "Error", "Exists", "Invalid", "Lost", "Model",
+           "NoDaemon", "NoMemory", "NotFound", "Op", "Receipt", "Session", "Timeout", "Unsupported", "connect",
+           "default_session", "errors", "layer_of", "load_model", "publish", "to_torch"]
+
+_default: tuple | None = None
+_guard = threading.Lock()
+
+
+def connect(runtime_dir=None, **options) -> Session:
+    """A new session; options as Session takes them."""
+    return Session(runtime_dir, **options)
+
+
+def default_session() -> Session:
+    """One for the whole process, opened at the first call; after fork the child gets its own."""
+    global _default
+    with _guard:
+        if _default is None or _default[0] != os.getpid():
+            _default = os.getpid(), Session()
+        return _default[1]
+
+
+def load_model(name: str, framework: str = "torch", *, wait: bool = False, session: Session | None = None) -> dict:
+    """A published model as tensors that share its memory: name -> tensor. It stays attached until they are gone."""
+    return (session or default_session()).model(name, wait=wait).tensors(framework)
