@@ -18,8 +18,11 @@ void io_file_open(struct io_file *file, int fd, bool write);
 void io_file_close(struct io_file *file);
 
 struct io {
+    void *pages; /* where buffers lie, page-aligned: known to the kernel for good, where it allows that */
+    size_t size;
     struct io_uring ring;
     enum { IO_UNTRIED, IO_RING, IO_PLAIN } state;
+    bool registered;
 };
 void io_close(struct io *io);
 
