@@ -1,13 +1,15 @@
 #!/usr/bin/env bash
 # Measures a private daemon on the host device or the GPU, beside what the machine itself does in the same run; prints
 # one table and writes it as JSON to tests/bench/results/.
-# usage: run.sh host|gpu      (BUILD: where the programs are; LOAD_GIB, LOAD_RUNS: size and repetitions of the load)
+# usage: run.sh host|gpu      (BUILD: where the programs are; LOAD_GIB, LOAD_RUNS: size and repetitions of the load;
+#                              DISK_MIB, DISK_RUNS: of what goes to disk and back)
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
 mode=${1:?usage: run.sh host|gpu}
 build=${BUILD:-build}
 load_gib=${LOAD_GIB:-4} load_runs=${LOAD_RUNS:-20}
+disk_mib=${DISK_MIB:-1024} disk_runs=${DISK_RUNS:-20}
 device=host worker=$build/hbm-worker-cuda
 if [ "$mode" = gpu ]; then
     device=cuda
@@ -68,6 +70,9 @@ echo "measuring: load of $load_gib GiB, $load_runs times" >&2
 python3 tests/bench/load.py "$build/hbmctl" "$dir/load.safetensors" "$load_gib" "$load_runs" >>"$dir/rows" ||
     { echo '  load failed' >&2; failed=$((failed + 1)); }
 rm -f "$dir/load.safetensors"
+echo "measuring: $disk_mib MiB to disk and back, $disk_runs times" >&2
+python3 tests/bench/disk.py "$build/hbmctl" "$dir" "$disk_mib" "$disk_runs" >>"$dir/rows" ||
+    { echo '  disk failed' >&2; failed=$((failed + 1)); }
 
 # ---- Doing nothing: after all of the above, once the worker has had time to drop its context -----------------------------
 echo 'measuring: idle' >&2

@@ -9,7 +9,7 @@ packages_for() {
         build) echo gcc make libc6-dev pkg-config libuv1-dev libcjson-dev libsystemd-dev libinih-dev liburing-dev libxxhash-dev libssl-dev ;;
         check) echo libcmocka-dev python3 python3-pytest python3-numpy systemd groff-base ;;
         demo) echo python3 python3-pip ca-certificates ;;
-        bench) echo python3 ;;
+        bench) echo python3 fio ;;
         fuzz) echo clang libclang-rt-dev ;;
         coverage) echo llvm python3 ;;
         *) echo "install-deps.sh: no purpose \"$1\": give build, check, demo, bench, fuzz or coverage" >&2; return 2 ;;
