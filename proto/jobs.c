@@ -1,6 +1,7 @@
 #include "proto/jobs.h"
 
 #include <assert.h>
+#include <stdbool.h>
 
 /* Padding would leak stack bytes and break agreement between builds: the sum of the fields is the size. */
 #define SIZE_FIELD(type, name) +sizeof(type)
@@ -24,4 +25,20 @@ static const struct job_row rows[JOB_OPCODES] = {
 const struct job_row *job_row(unsigned opcode)
 {
     return opcode < JOB_OPCODES && rows[opcode].name ? &rows[opcode] : NULL;
+}
+
+enum job_link job_link_of(unsigned opcode, const union job_request *request)
+{
+    const struct job_copy_request *copy = &request->copy;
+
+    if (opcode == JOB_HASH)
+        return request->hash.extent.kind == JOB_EXTENT_DISK ? JOB_LINK_DISK_READ : JOB_LINK_NONE;
+    if (opcode != JOB_COPY)
+        return JOB_LINK_NONE;
+    if (copy->source.kind == JOB_EXTENT_DISK)
+        return JOB_LINK_DISK_READ;
+    if (copy->target.kind == JOB_EXTENT_DISK)
+        return JOB_LINK_DISK_WRITE;
+    bool from_host = copy->source.kind == JOB_EXTENT_HOST, to_host = copy->target.kind == JOB_EXTENT_HOST;
+    return from_host == to_host ? JOB_LINK_NONE : from_host ? JOB_LINK_HOST_TO_DEVICE : JOB_LINK_DEVICE_TO_HOST;
 }

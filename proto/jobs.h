@@ -54,6 +54,16 @@ struct job_spill_key {
 #define JOB_VERIFY 2u
 #define JOB_MAKE_TARGET 4u
 
+/* The ways of a device's bytes. */
+enum job_link {
+    JOB_LINK_DEVICE_TO_HOST,
+    JOB_LINK_HOST_TO_DEVICE,
+    JOB_LINK_DISK_WRITE,
+    JOB_LINK_DISK_READ,
+    JOB_LINKS
+};
+#define JOB_LINK_NONE JOB_LINKS /* bytes that stay where they are, or a client's own file */
+
 #define JOB_FIELD(type, name) type name;
 #define JOB_ARRAY(type, name, count) type name[count];
 #define JOB(NAME, opcode, name, in, out)                                                                     \
@@ -90,6 +100,8 @@ struct job_row {
     unsigned fds_in_max, fds_out_max;
 };
 
-#define JOB_OPCODES 13
+#define JOB_OPCODES 14
 /* NULL for an opcode that is none. */
 const struct job_row *job_row(unsigned opcode);
+/* The link that a job keeps busy; of several the slowest. */
+enum job_link job_link_of(unsigned opcode, const union job_request *request);

@@ -12,7 +12,9 @@
 #include "daemon/worker/crew.h"
 #include "daemon/worker/device.h"
 #include "daemon/worker/fault.h"
+#include "daemon/worker/io.h"
 #include "daemon/worker/job.h"
+#include "daemon/worker/pace.h"
 #include "daemon/worker/staging.h"
 
 #define DRAIN_SECONDS 2
@@ -21,9 +23,14 @@
 /* What runs beside what. A link has two threads, since mapping host memory costs half as long as copying it: one
  * job maps and unmaps while the other's bytes are on the link. Clients' files have two, and none with our own spill
  * files: theirs may lie where nobody answers. Everywhere else one job runs at a time. */
-enum engine { UP, DOWN, COMPUTE, DISK, FILES, ADMIN, WATCH, ENGINES };
+enum engine { UP, DOWN, COMPUTE, DISK_READ, DISK_WRITE, FILES, ADMIN, WATCH, ENGINES };
 static const unsigned jobs_of[ENGINES] = {
-    [UP] = 2, [DOWN] = 2, [COMPUTE] = 1, [DISK] = 1, [FILES] = 2, [ADMIN] = 1, [WATCH] = 1};
+    [UP] = 2, [DOWN] = 2, [COMPUTE] = 1, [DISK_READ] = 1, [DISK_WRITE] = 1, [FILES] = 2, [ADMIN] = 1, [WATCH] = 1};
+static const enum engine engine_of_link[JOB_LINKS + 1] = {[JOB_LINK_DEVICE_TO_HOST] = DOWN,
+                                                          [JOB_LINK_HOST_TO_DEVICE] = UP,
+                                                          [JOB_LINK_DISK_WRITE] = DISK_WRITE,
+                                                          [JOB_LINK_DISK_READ] = DISK_READ,
+                                                          [JOB_LINK_NONE] = COMPUTE};
 
 static struct control {
     struct channel channel;
@@ -38,22 +45,12 @@ static struct control {
 } control = {
     .mutex = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER, .alive = LIST_INIT(control.alive)};
 
-static enum engine engine_of_copy(const struct job_copy_request *r)
-{
-    bool from_host = r->source.kind == JOB_EXTENT_HOST, to_host = r->target.kind == JOB_EXTENT_HOST;
-
-    if (r->source.kind == JOB_EXTENT_DISK || r->target.kind == JOB_EXTENT_DISK)
-        return DISK;
-    return from_host == to_host ? COMPUTE : from_host ? UP : DOWN;
-}
-
 static unsigned engine_of(const struct job *job)
 {
     switch (job->opcode) {
     case JOB_COPY:
-        return engine_of_copy(&job->request.copy);
     case JOB_HASH:
-        return job->request.hash.extent.kind == JOB_EXTENT_DISK ? DISK : COMPUTE;
+        return engine_of_link[job_link_of(job->opcode, &job->request)];
     case JOB_FILE:
         return FILES;
     case JOB_ENCODE:
@@ -61,6 +58,7 @@ static unsigned engine_of(const struct job *job)
         return COMPUTE;
     case JOB_QUERY:
     case JOB_CLIENTS:
+    case JOB_LIMIT:
         return WATCH; /* asked every few milliseconds while a dead client is waited for: never behind a CREATE */
     }
     return ADMIN;
@@ -77,8 +75,12 @@ static void start(struct job *job)
     if (r->spill_key && cipher_set_key(job->fds[0], &job->failure))
         return;
     staging_limit(r->pinned_bytes);
+    pace_limit(r->limits);
     memcpy(control.state_dir, r->state_dir, sizeof(control.state_dir));
     control.started = !device_start(r, &job->reply.start, &job->failure);
+    int refused = io_ring_refused();
+    job->reply.start.disk_ring = !refused;
+    job->reply.start.disk_errno = refused > 0 ? (uint32_t)refused : 0;
 }
 
 static void with_memory(struct job *job, void (*run)(struct job *))
@@ -135,6 +137,9 @@ static void perform(struct job *job)
     case JOB_CLIENTS:
         device_clients(&job->request.clients, &job->reply.clients, &job->failure);
         break;
+    case JOB_LIMIT:
+        pace_limit(job->request.limit.limits);
+        break;
     }
 }
 
@@ -157,7 +162,7 @@ void control_answer(struct job *job)
 
 static void run(struct job *job)
 {
-    if (!fault_strike(job->opcode, &job->failure))
+    if (!fault_strike(job, &job->failure))
         perform(job);
     /* Before the reply: an owner that counts what is free must not see what this job still holds. */
     job_close_fds(job);

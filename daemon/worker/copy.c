@@ -4,6 +4,7 @@
 #include "daemon/base/cleanup.h"
 #include "daemon/worker/control.h"
 #include "daemon/worker/job.h"
+#include "daemon/worker/pace.h"
 #include "daemon/worker/side.h"
 #include "daemon/worker/staging.h"
 #include "daemon/worker/stream.h"
@@ -26,7 +27,7 @@ static int move_chunk(void *context, uint64_t index, unsigned lane, struct failu
     size_t bytes = checksum_chunk_bytes(r->bytes, index);
     const unsigned char *from;
 
-    if (job_poll(copy->job, failure) ||
+    if ((copy->hash_only ? job_poll(copy->job, failure) : pace_wait(copy->job, bytes, failure)) ||
         side_get(&copy->source, kit, r->source_offset + offset, bytes, copy->target.is_disk, &from, failure))
         return failure->error;
     if (copy->hashes)

@@ -16,6 +16,8 @@ void job_create(struct job *job, const char *state_dir)
         return;
     }
     uint64_t size = (r->size + DISK_ALIGN - 1) / DISK_ALIGN * DISK_ALIGN;
-    if (!disk_create(state_dir, size, &job->reply_fd, &job->failure))
+    bool direct = false;
+    if (!disk_create(state_dir, size, &job->reply_fd, &direct, &job->failure))
         job->reply.create.size = size;
+    job->reply.create.disk_direct = direct;
 }

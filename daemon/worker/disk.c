@@ -8,6 +8,7 @@
 #include <sys/statvfs.h>
 
 #include "daemon/base/cleanup.h"
+#include "daemon/worker/io.h"
 
 static int open_unlinked(const char *state_dir)
 {
@@ -24,7 +25,17 @@ static int open_unlinked(const char *state_dir)
     return fd;
 }
 
-int disk_create(const char *state_dir, uint64_t size, int *fd, struct failure *failure)
+static bool is_direct(int fd)
+{
+    struct io_file file;
+
+    io_file_open(&file, fd, true);
+    bool direct = io_file_is_direct(&file);
+    io_file_close(&file);
+    return direct;
+}
+
+int disk_create(const char *state_dir, uint64_t size, int *fd, bool *direct, struct failure *failure)
 {
     _cleanup_fd_ int file = -1;
     struct statvfs room;
@@ -44,6 +55,7 @@ int disk_create(const char *state_dir, uint64_t size, int *fd, struct failure *f
     while (error == EINTR);
     if (error)
         return fail_errno(failure, HBM_E_IO, "fallocate", error);
+    *direct = is_direct(file);
     *fd = TAKE_FD(file);
     return 0;
 }

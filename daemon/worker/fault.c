@@ -7,16 +7,18 @@
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "daemon/base/cleanup.h"
 #include "daemon/base/log.h"
 #include "daemon/worker/device.h"
+#include "daemon/worker/job.h"
 #include "proto/jobs.h"
 
 #define FAULTS_MAX 8
 
-enum { KILL = 1, HANG, STICKY };
+enum { KILL = 1, HANG, STICKY, HOLD };
 
 static const struct {
     const char *name;
@@ -25,6 +27,7 @@ static const struct {
     {"kill", KILL},
     {"hang", HANG},
     {"sticky", STICKY},
+    {"hold", HOLD},
     {"io", HBM_E_IO},
     {"nomem", HBM_E_NO_MEMORY},
     {"nospace", HBM_E_NO_SPACE},
@@ -36,7 +39,7 @@ static const struct {
 static struct {
     unsigned opcode;
     int action;
-    unsigned nth;
+    unsigned nth, chunk; /* chunk 0: before the job begins */
     atomic_uint seen;
 } faults[FAULTS_MAX];
 static unsigned n_faults;
@@ -66,16 +69,17 @@ void fault_init(void)
 
     for (char *one = copy ? strtok_r(copy, ",", &rest) : NULL; one; one = strtok_r(NULL, ",", &rest)) {
         char job[16] = "", action[16] = "";
-        unsigned nth = 1;
-        int n = sscanf(one, "%15[^:]:%15[^:]:%u", job, action, &nth);
+        unsigned nth = 1, chunk = 0;
+        int n = sscanf(one, "%15[^:]:%15[^:]:%u@%u", job, action, &nth, &chunk);
 
         if (n < 2 || !opcode_by_name(job) || !action_by_name(action) || n_faults == FAULTS_MAX) {
-            log_warning("HBM_WORKER_FAULT: \"%s\" is no JOB:ACTION[:N]", one);
+            log_warning("HBM_WORKER_FAULT: \"%s\" is no JOB:ACTION[:N[@CHUNK]]", one);
             continue;
         }
         faults[n_faults].opcode = opcode_by_name(job);
         faults[n_faults].action = action_by_name(action);
-        faults[n_faults++].nth = nth;
+        faults[n_faults].nth = nth;
+        faults[n_faults++].chunk = chunk;
     }
 }
 
@@ -107,18 +111,48 @@ static int spoil(struct failure *failure)
     return fail(failure, HBM_E_CUDA, "a faulting kernel, asked for by HBM_WORKER_FAULT");
 }
 
-int fault_strike(unsigned opcode, struct failure *failure)
+/* Until it is cancelled; whoever asked for that is told that it holds. */
+static int hold(struct job *job, struct failure *failure)
+{
+    const char *path = getenv("HBM_WORKER_FAULT_HELD");
+    _cleanup_fd_ int fd = path ? open(path, O_CREAT | O_APPEND | O_WRONLY | O_CLOEXEC, 0600) : -1;
+
+    if (fd >= 0 && write(fd, "held\n", 5) < 0)
+        log_warning("HBM_WORKER_FAULT_HELD: %s cannot be written", path);
+    while (!job_poll(job, failure))
+        nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+    return failure->error;
+}
+
+static int act(int action, struct job *job, struct failure *failure)
+{
+    if (action == KILL)
+        raise(SIGKILL);
+    while (action == HANG)
+        pause();
+    if (action == STICKY)
+        return spoil(failure);
+    if (action == HOLD)
+        return hold(job, failure);
+    return fail(failure, action, "asked for by HBM_WORKER_FAULT");
+}
+
+int fault_strike(struct job *job, struct failure *failure)
 {
     for (unsigned i = 0; i < n_faults; i++) {
-        if (faults[i].opcode != opcode || atomic_fetch_add(&faults[i].seen, 1) + 1 != faults[i].nth || used_up())
+        if (faults[i].opcode != job->opcode || atomic_fetch_add(&faults[i].seen, 1) + 1 != faults[i].nth ||
+            used_up())
             continue;
-        if (faults[i].action == KILL)
-            raise(SIGKILL);
-        while (faults[i].action == HANG)
-            pause();
-        if (faults[i].action == STICKY)
-            return spoil(failure);
-        return fail(failure, faults[i].action, "asked for by HBM_WORKER_FAULT");
+        if (!faults[i].chunk)
+            return act(faults[i].action, job, failure);
+        job->fault = i + 1;
     }
     return 0;
+}
+
+int fault_strike_chunk(struct job *job, struct failure *failure)
+{
+    if (!job->fault || atomic_fetch_add(&job->chunks, 1) + 1 != faults[job->fault - 1].chunk)
+        return 0;
+    return act(faults[job->fault - 1].action, job, failure);
 }

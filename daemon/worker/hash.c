@@ -2,6 +2,7 @@
  * fetching a chunk and hashing the one before it overlap. */
 #include "daemon/worker/checksum.h"
 #include "daemon/worker/job.h"
+#include "daemon/worker/pace.h"
 #include "daemon/worker/side.h"
 
 struct hashing {
@@ -41,7 +42,7 @@ static int hash_chunk(void *context, uint64_t index, unsigned lane, struct failu
     size_t bytes = checksum_chunk_bytes(r->bytes, index);
     const unsigned char *from;
 
-    if (job_poll(h->job, failure) ||
+    if (pace_wait(h->job, bytes, failure) ||
         side_get(&h->side, &h->kits[lane], r->offset + index * CHECKSUM_CHUNK, bytes, false, &from, failure)) {
         next_turn(h, true);
         return failure->error;

@@ -33,10 +33,34 @@ void io_file_close(struct io_file *file)
     file->direct = fd_close(file->direct);
 }
 
+bool io_file_is_direct(const struct io_file *file)
+{
+    void *block = file->direct >= 0 ? aligned_alloc(IO_ALIGN, IO_ALIGN) : NULL;
+    bool direct = block && pread(file->direct, block, IO_ALIGN, 0) >= 0;
+
+    free(block);
+    return direct;
+}
+
+static int ring_new(struct io_uring *ring)
+{
+    return getenv("HBM_WORKER_NO_URING") ? 1 : io_uring_queue_init(PIECES_MAX, ring, 0);
+}
+
+int io_ring_refused(void)
+{
+    struct io_uring ring;
+    int error = -ring_new(&ring);
+
+    if (!error)
+        io_uring_queue_exit(&ring);
+    return error;
+}
+
 static bool ring_ready(struct io *io)
 {
     if (io->state == IO_UNTRIED) {
-        bool refused = getenv("HBM_WORKER_NO_URING") || io_uring_queue_init(PIECES_MAX, &io->ring, 0) < 0;
+        bool refused = ring_new(&io->ring) != 0;
         io->state = refused ? IO_PLAIN : IO_RING;
         if (!refused) /* refused by a low RLIMIT_MEMLOCK: then each request looks its pages up */
             io->registered = !io_uring_register_buffers(&io->ring, &(struct iovec){io->pages, io->size}, 1);

@@ -16,6 +16,11 @@ struct io_file {
 };
 void io_file_open(struct io_file *file, int fd, bool write);
 void io_file_close(struct io_file *file);
+/* True if it is read past the page cache, not only opened so. */
+bool io_file_is_direct(const struct io_file *file);
+
+/* 0: there are rings; -1: they are not to be used (HBM_WORKER_NO_URING); else the errno that refuses them. */
+int io_ring_refused(void);
 
 struct io {
     void *pages; /* where buffers lie, page-aligned: known to the kernel for good, where it allows that */

@@ -71,7 +71,10 @@ int job_poll(struct job *job, struct failure *failure)
 
 void job_tell(struct job *job)
 {
-    channel_progress(job->channel, job->serial, atomic_load(&job->done_bytes));
+    uint64_t done = atomic_load(&job->done_bytes);
+
+    atomic_store(&job->told_bytes, done);
+    channel_progress(job->channel, job->serial, done);
 }
 
 void job_advance(struct job *job, uint64_t bytes)
@@ -79,6 +82,7 @@ void job_advance(struct job *job, uint64_t bytes)
     uint64_t done = atomic_fetch_add(&job->done_bytes, bytes) + bytes, now = monotonic_ns();
     uint_fast64_t told = atomic_load(&job->told_ns);
 
-    if (now - told >= PROGRESS_NS && now > told && atomic_compare_exchange_strong(&job->told_ns, &told, now))
-        channel_progress(job->channel, job->serial, done);
+    if (done != atomic_load(&job->told_bytes) && now > told && now - told >= PROGRESS_NS &&
+        atomic_compare_exchange_strong(&job->told_ns, &told, now))
+        job_tell(job);
 }

@@ -21,7 +21,9 @@ struct job {
     int fds[JOB_FDS_MAX];
     unsigned n_fds;
     atomic_bool cancelled;
-    atomic_uint_fast64_t done_bytes, told_ns;
+    atomic_uint_fast64_t done_bytes, told_bytes, told_ns;
+    unsigned fault;     /* fault.c's, for one of its chunks; 0: none */
+    atomic_uint chunks; /* that have begun, where there is one */
     union job_reply reply;
     int reply_fd;
     struct failure failure;
@@ -35,7 +37,7 @@ struct job *job_free(struct job *job);
 void job_close_fds(struct job *job);
 /* HBM_E_CANCELLED once the owner has asked for it; long jobs look between chunks. */
 int job_poll(struct job *job, struct failure *failure);
-/* So many bytes more are done; tells the owner now and then. Any thread. */
+/* So many bytes more are done, or 0: tells the owner now and then, if there is news. Any thread. */
 void job_advance(struct job *job, uint64_t bytes);
 /* Tells how far it is now: an owner that sleeps is awake when the answer comes. */
 void job_tell(struct job *job);

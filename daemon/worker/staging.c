@@ -31,9 +31,9 @@ void staging_limit(uint64_t pinned_bytes)
 unsigned staging_lanes(void)
 {
     pthread_mutex_lock(&pool.mutex);
-    unsigned third = pool.limit / 3;
+    unsigned quarter = pool.limit / 4;
     pthread_mutex_unlock(&pool.mutex);
-    return third < LANES_MAX ? third : LANES_MAX;
+    return quarter < LANES_MAX ? quarter : LANES_MAX;
 }
 
 static struct staging_slot *make(struct failure *failure)

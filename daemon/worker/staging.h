@@ -10,8 +10,8 @@
 #define STAGING_BYTES (CHECKSUM_CHUNK + 65536)
 
 void staging_limit(uint64_t pinned_bytes); /* 0: the default */
-/* Lanes that one job may run with a slot each. Three jobs of that size fit side by side, so that two which a file keeps
- * for ever leave room for the third. */
+/* Lanes that one job may run with a slot each. Four jobs of that size fit side by side, so that two which a file
+ * keeps for ever leave room for one to the disk and one from it. */
 unsigned staging_lanes(void);
 /* With a ring of its own, which knows the pages and is kept with them: both cost as much as a small copy to make. */
 struct staging_slot {

@@ -7,6 +7,7 @@
 
 #include "daemon/worker/checksum.h"
 #include "daemon/worker/lanes.h"
+#include "daemon/worker/pace.h"
 
 #define WINDOW 8 /* pieces queued ahead */
 /* The device loses 4 us between two pieces, the CPU a cache: each side has its size. */
@@ -17,6 +18,7 @@
 struct flow {
     const struct stream_copy *copy;
     uint64_t piece, pieces; /* bytes of one, and how many */
+    uint64_t sent;          /* pieces */
     uint64_t tail;          /* bytes of the last one; 0: it is like the others */
     struct device_mark marks[WINDOW];
     uint64_t *results; /* the device hashes, to here; NULL: it does not */
@@ -135,7 +137,8 @@ static int send(struct flow *flow, uint64_t piece, struct failure *failure)
     uint64_t offset = piece_offset(flow, piece);
     struct device_mark *mark = &flow->marks[piece % WINDOW];
 
-    if (job_poll(copy->job, failure) || (!mark->event && device_mark_new(mark, failure)) ||
+    if (pace_wait(copy->job, piece_bytes(flow, piece), failure) ||
+        (!mark->event && device_mark_new(mark, failure)) ||
         device_copy(copy->stream, copy->target + offset, copy->source + offset, piece_bytes(flow, piece),
                     failure) ||
         device_mark(copy->stream, mark, failure))
@@ -143,10 +146,11 @@ static int send(struct flow *flow, uint64_t piece, struct failure *failure)
     return flow->results ? hash_there(flow, piece, mark, failure) : 0;
 }
 
-static int send_first(struct flow *flow, struct failure *failure)
+/* As far ahead of what has landed as keeps the link busy; where that is not wanted, no further than it may. */
+static int send_ahead(struct flow *flow, uint64_t landed, struct failure *failure)
 {
-    for (uint64_t piece = 0; piece < WINDOW && piece < flow->pieces; piece++)
-        if (send(flow, piece, failure))
+    while (flow->sent < flow->pieces && flow->sent < landed + (pace_is_limited(flow->copy->job) ? 1 : WINDOW))
+        if (send(flow, flow->sent++, failure))
             return failure->error;
     return 0;
 }
@@ -162,7 +166,7 @@ static int send_rest(struct flow *flow, struct failure *failure)
         job_advance(flow->copy->job, piece_bytes(flow, piece));
         if (flow->tail && piece + 2 == flow->pieces)
             job_tell(flow->copy->job);
-        if (piece + WINDOW < flow->pieces && send(flow, piece + WINDOW, failure))
+        if (send_ahead(flow, piece + 1, failure))
             return failure->error;
     }
     return 0;
@@ -174,7 +178,7 @@ static void run(struct flow *flow, struct failure *failure)
     struct lanes lanes;
 
     /* The link is busy before there are threads to follow it. */
-    send_first(flow, failure);
+    send_ahead(flow, 0, failure);
     if (by_cpu)
         lanes_start(&lanes, lanes_of_cpu() + 1, flow->pieces, hash_piece, flow);
     if (failure->error || send_rest(flow, failure)) {

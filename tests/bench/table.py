@@ -56,7 +56,7 @@ WORKER = {
     "disk to device, checksum, encrypted": ("disk to device, checksum", None),
     "device to disk, checksum, encrypted": ("device to disk, checksum", None),
     "cipher, 1 thread": (None, None),
-    "cipher, 5 threads": (None, None),
+    "cipher, 4 threads": (None, None),
 }
 
 

@@ -24,7 +24,7 @@
 #define FILE_BYTES (2048 * MIB)
 #define BLOCK (16 * MIB)
 #define NOISE (64 * MIB)
-#define CIPHER_THREADS 5 /* lanes that a job runs, with the staging pool as hbmd.conf has it */
+#define CIPHER_THREADS 4 /* lanes that a job runs, with the staging pool as hbmd.conf has it */
 #define CIPHER_BYTES (512 * MIB)
 
 static const char *program, *directory;
