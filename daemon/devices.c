@@ -54,6 +54,32 @@ static void serve(struct server *server, struct device *device, const struct kno
         device->state = DEVICE_READY;
 }
 
+static uint64_t part_of(uint64_t limit, unsigned n)
+{
+    return limit && limit < n ? 1 : limit / n;
+}
+
+/* The disk is one for all devices, a link is each one's own. */
+static void limit(struct server *server, unsigned index)
+{
+    const struct config *config = &server->config;
+    unsigned n = server->known.n;
+    const uint64_t limits[JOB_LINKS] = {
+        [JOB_LINK_DEVICE_TO_HOST] = config->host_link_limit,
+        [JOB_LINK_HOST_TO_DEVICE] = config->host_link_limit,
+        [JOB_LINK_DISK_WRITE] = part_of(config->disk_write_limit, n),
+        [JOB_LINK_DISK_READ] = part_of(config->disk_read_limit, n),
+    };
+
+    workers_limit(server->workers, index, limits);
+}
+
+void devices_limit(struct server *server)
+{
+    for (unsigned i = 0; i < server->core->n_devices; i++)
+        limit(server, i);
+}
+
 /* Host memory and disk are one for all devices: each gets its part. */
 static bool add(struct server *server, unsigned index, const char *program)
 {
@@ -77,8 +103,12 @@ static bool add(struct server *server, unsigned index, const char *program)
     };
 
     struct device *device = device_add(server->core, found->uuid, found->name, server->known.is_cuda, capacity);
-    if (!device || workers_add(server->workers, &spec) < 0)
+    if (!device)
         return false;
+    spec.links = device->links;
+    if (workers_add(server->workers, &spec) < 0)
+        return false;
+    limit(server, index);
     server->device_starts[index].heard = known->granularity != 0;
     if (known->granularity)
         serve(server, device, known);
@@ -266,6 +296,19 @@ static void keep_known(struct server *server)
                     strerror(-error));
 }
 
+static void see_disk(struct device *device, const struct job_start_reply *reply)
+{
+    bool told = device->disk.by == DISK_BY_THREADS;
+
+    device->disk.by = reply->disk_ring ? DISK_BY_RING : DISK_BY_THREADS;
+    device->disk.refused = (int)reply->disk_errno;
+    if (!reply->disk_ring && !told)
+        log_warning("device %u reads and writes disks by threads, without io_uring (%s): see "
+                    "kernel.io_uring_disabled and the "
+                    "service's system call filter",
+                    device->index, reply->disk_errno ? strerror(device->disk.refused) : "not asked for");
+}
+
 static void ready(void *context, uint32_t index, const struct job_start_reply *reply)
 {
     struct server *server = context;
@@ -285,6 +328,7 @@ static void ready(void *context, uint32_t index, const struct job_start_reply *r
     if (device->worker_gone_ms && !device->recovery_ms)
         device->recovery_ms = server_now(server) - device->worker_gone_ms;
     books_ask(server->core, device);
+    see_disk(device, reply);
     log_info("device %u %s %s: %s, %" PRIu64 " MiB to hand out, %" PRIu64 " MiB host, %" PRIu64 " MiB disk", index,
              device->uuid, device->name, first ? "ready" : "ready again", device->capacity[HBM_TIER_DEVICE] >> 20,
              device->capacity[HBM_TIER_HOST] >> 20, device->capacity[HBM_TIER_DISK] >> 20);

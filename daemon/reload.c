@@ -54,6 +54,7 @@ void server_reload(struct server *server)
     server->config = next;
     server->core->limits = server_limits(&next);
     listeners_limit(server);
+    devices_limit(server);
     log_set_level(next.log_level);
     log_info("the configuration was read again");
     server_say_ready(server, "");

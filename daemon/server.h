@@ -64,6 +64,8 @@ struct core_limits server_limits(const struct config *config);
  * started), then calls server_devices_found. */
 void devices_find(struct server *server);
 struct workers_world devices_world(struct server *server);
+/* Their links' limits, as the configuration has them now. */
+void devices_limit(struct server *server);
 /* Frees what it has of its own. */
 void devices_clear(struct server *server);
 

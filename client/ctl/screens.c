@@ -136,6 +136,65 @@ static void print_trouble(const cJSON *devices)
     }
 }
 
+static void rate_cell(struct grid *grid, const cJSON *link, const char *name)
+{
+    char rate[UNITS_TEXT];
+
+    if (cJSON_IsNumber(member(link, name)))
+        grid_cell(grid, "%s", units_rate(number(link, name), rate));
+    else
+        grid_cell(grid, "-");
+}
+
+/* "3, 1.5 GiB" */
+static void queue_cell(struct grid *grid, const cJSON *link)
+{
+    char bytes[UNITS_TEXT];
+
+    if (number(link, "jobs") > 0)
+        grid_cell(grid, "%.0f, %s", number(link, "jobs"), units_bytes(number(link, "bytes_queued"), bytes));
+    else
+        grid_cell(grid, "-");
+}
+
+static void show_links(const struct cli *cli, const cJSON *devices)
+{
+    static const char *const titles[] = {">N", "LINK", ">NOW", ">MEASURED", ">LIMIT", ">QUEUE", ">MOVED", NULL};
+    const cJSON *row, *link;
+    struct grid grid;
+
+    grid_begin(&grid, titles);
+    cJSON_ArrayForEach(row, devices)
+    {
+        cJSON_ArrayForEach(link, member(row, "links"))
+        {
+            grid_member(&grid, row, "index");
+            grid_member(&grid, link, "link");
+            rate_cell(&grid, link, "gb_per_s");
+            rate_cell(&grid, link, "gb_per_s_measured");
+            rate_cell(&grid, link, "gb_per_s_limit");
+            queue_cell(&grid, link);
+            grid_bytes(&grid, link, "bytes_moved");
+        }
+    }
+    grid_end(&grid, cli);
+}
+
+/* Where it is not by the fastest way that there is. */
+static void print_slow_disk(const cJSON *device)
+{
+    const cJSON *disk = member(device, "disk_io");
+    bool by_threads = cJSON_IsString(member(disk, "why")), cached = cJSON_IsFalse(member(disk, "past_page_cache"));
+    _cleanup_free_ char *index = cell_text(member(device, "index"));
+    _cleanup_free_ char *why = cell_text(member(disk, "why"));
+
+    if (by_threads)
+        printf("device %s: disks are read and written by threads, without io_uring: %s\n", index, why);
+    if (cached)
+        printf("device %s: the disk tier goes through the page cache: state_dir's file system refuses O_DIRECT\n",
+               index);
+}
+
 void show_devices(const struct cli *cli, const cJSON *devices)
 {
     static const char *const titles[] = {">N",    "UUID",  "NAME",    "KIND",      "STATE", ">DEVICE",
@@ -143,6 +202,10 @@ void show_devices(const struct cli *cli, const cJSON *devices)
     const cJSON *row;
     struct grid grid;
 
+    if (cli_value(cli, "--links")) {
+        show_links(cli, devices);
+        return;
+    }
     grid_begin(&grid, titles);
     cJSON_ArrayForEach(row, devices)
     {
@@ -159,6 +222,7 @@ void show_devices(const struct cli *cli, const cJSON *devices)
     }
     grid_end(&grid, cli);
     print_trouble(devices);
+    cJSON_ArrayForEach(row, devices) print_slow_disk(row);
 }
 
 /* "3 for 1.2 s", "-" where none had to. */

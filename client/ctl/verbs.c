@@ -15,7 +15,8 @@
 /* clang-format off */
 static const struct verb verbs[] = {
     {"status", "", 0, 0, NULL, "hbm.status", {0}, run_call, show_status, "the daemon at a glance"},
-    {"devices", "", 0, 0, NULL, "hbm.devices", {0}, run_call, show_devices, "devices and how full their tiers are"},
+    {"devices", "", 0, 0, OPTIONS(FLAG("--links", NULL)), "hbm.devices", {0}, run_call, show_devices,
+     "devices and how full their tiers are; --links: what goes over their links, beside what did and may"},
     {"who", "[DEVICE]", 0, 1, NULL, "hbm.who", {"device"}, run_call, show_who,
      "who holds what of each device, by the ledger and by the driver"},
     {"models", "", 0, 0, NULL, "hbm.models", {0}, run_call, show_models, "models and where they lie"},

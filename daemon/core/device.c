@@ -85,6 +85,16 @@ const char *device_state_name(enum device_state state)
     return names[state];
 }
 
+void device_tell_cache(struct device *device, bool direct)
+{
+    if (device->disk.cache != DISK_THROUGH_CACHE && !direct)
+        log_warning("the disk tier of device %u goes through the page cache: the file system of the state "
+                    "directory refuses "
+                    "O_DIRECT; put state_dir on a disk's own file system",
+                    device->index);
+    device->disk.cache = direct ? DISK_PAST_CACHE : DISK_THROUGH_CACHE;
+}
+
 void device_worker_gone(struct core *core, struct device *device, const char *why)
 {
     device->worker_pid = 0;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "daemon/core/core.h"
+#include "daemon/base/traffic.h"
 
 /* The driver's word about a device, as its worker last brought it. */
 struct books {
@@ -9,6 +10,13 @@ struct books {
     bool asked;     /* the job is under way */
     uint64_t at_ms; /* 0: never answered */
     struct job_query_reply said;
+};
+
+/* How its worker reads and writes the disk tier. */
+struct disk_access {
+    enum { DISK_UNSEEN, DISK_BY_RING, DISK_BY_THREADS } by; /* unseen: no worker has served yet */
+    int refused; /* the errno that refuses io_uring; 0: it was not asked for */
+    enum { DISK_UNTRIED, DISK_PAST_CACHE, DISK_THROUGH_CACHE } cache; /* untried: nothing has been put there yet */
 };
 
 enum device_state { DEVICE_STARTING, DEVICE_READY, DEVICE_DRAINED, DEVICE_FAILED };
@@ -35,6 +43,8 @@ struct device {
     uint64_t worker_gone_ms;         /* when; 0: none has gone */
     uint64_t recovery_ms;            /* from then until the next one served; 0: none has yet */
     struct books books;              /* daemon/core/books.c's */
+    struct traffic links[JOB_LINKS]; /* daemon/job counts and limits them */
+    struct disk_access disk;
 };
 
 /* capacity 0 in a tier means the tier is not there. Index is the order of adding. NULL if memory is out. */
@@ -48,5 +58,7 @@ int device_check_drained(const struct device *device, char *detail);
  * NULL. */
 int device_check_ready(const struct device *device, char *detail);
 const char *device_state_name(enum device_state state);
+/* Its worker has put something on disk, past the page cache or through it. */
+void device_tell_cache(struct device *device, bool direct);
 /* The worker's process ended: cuda-ipc extents of the device are lost for new attaches. */
 void device_worker_gone(struct core *core, struct device *device, const char *why);

@@ -222,6 +222,8 @@ static void create_made(struct job *job)
         create_fail(create, HBM_E_INTERNAL);
         return;
     }
+    if (create->kind == JOB_EXTENT_DISK)
+        device_tell_cache(create->device, job->reply.create.disk_direct);
     if (make_extent(create, TAKE_FD(fd), job->reply.create.token))
         give_to_store(create);
 }

@@ -198,6 +198,8 @@ static void start_first_job(struct worker *worker)
     snprintf(request->state_dir, sizeof(request->state_dir), "%s", worker->state_dir);
     request->pinned_bytes = worker->pinned_bytes;
     request->idle_ms = worker->idle_ms;
+    for (unsigned i = 0; i < JOB_LINKS; i++)
+        request->limits[i] = worker->links[i].limit;
     if (worker->spill_key >= 0) {
         request->spill_key = 1;
         worker->start.fds[worker->start.n_fds++] = worker->spill_key;

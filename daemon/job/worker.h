@@ -13,13 +13,17 @@
 #define WORKER_BACKOFF_MIN_MS 50u
 #define WORKER_BACKOFF_MAX_MS 5000u
 #define WORKER_STABLE_MS 10000u  /* a worker that served so long starts the pause over */
-#define WORKER_BYTES_A_MS 50000u /* 50 MB/s: slower than any disk in order */
+#define WORKER_BYTES_A_MS 50000u /* 50 MB/s: slower than any disk in order, unless a limit is lower */
+#define WORKER_LONGEST_MS                                                                                          \
+    ((uint64_t)7 * 24 * 3600 * 1000) /* of one job by that: its limit asks for nothing useful */
 #define WORKER_ENDING_MS 3000u   /* what a killed process has to end */
 #define WORKER_GIVEN_UP_MAX 4    /* processes of one worker that the kernel holds, beside the one that serves */
 
 struct flight {
     struct job *job; /* NULL: free */
-    uint64_t deadline_ms, bytes;
+    enum job_link link;
+    uint64_t bytes, told; /* told: of them, as done */
+    uint64_t deadline_ms, takes_ms;
 };
 
 /* A worker's process. One that was killed and does not end, since a driver or a client's file system does not
@@ -48,11 +52,14 @@ struct worker {
     bool eof;     /* it hung up: what is left is to reap it */
     bool closing; /* workers_free has begun */
     uint32_t serial;
-    struct job start;   /* its first job */
+    struct traffic *links;
+    struct job start;              /* its first job */
+    struct job limit;              /* tells it of new limits */
+    bool limiting, limits_changed; /* that job is under way; once more */
     struct list queued; /* struct job, not sent yet: the first of each share, whose turns go round */
     struct flight flights[WORKER_IN_FLIGHT];
     unsigned n_flights;
-    uint64_t bytes_in_flight, ready_ms, backoff_ms;
+    uint64_t ms_in_flight, ready_ms, backoff_ms;
     struct packet packet; /* the one being received */
 
     struct process *process; /* NULL: none is there */
@@ -89,6 +96,8 @@ void worker_flush(struct worker *worker);
 void worker_readable(struct worker *worker);
 void worker_end_jobs(struct worker *worker, int error, const char *why);
 void worker_deadline(uv_timer_t *timer);
+/* Jobs in flight have as long as the limits now ask for. */
+void worker_put_off_deadlines(struct worker *worker);
 void worker_watch_deadlines(struct worker *worker);
 /* workers.c: ends a job from the loop. */
 void workers_fail_later(struct workers *workers, struct job *job, int error, const char *why);

@@ -39,26 +39,70 @@ static struct flight *flight_of(struct worker *worker, uint32_t serial)
     return NULL;
 }
 
+/* At the slowest that is still in order. */
+static uint64_t time_for(const struct worker *worker, const struct flight *flight)
+{
+    uint64_t limit = flight->link == JOB_LINK_NONE ? 0 : worker->links[flight->link].limit;
+    double a_ms = limit && limit < WORKER_BYTES_A_MS * 1000u ? (double)limit / 1000 : (double)WORKER_BYTES_A_MS;
+    double ms = (double)flight->bytes / a_ms;
+
+    return ms < (double)WORKER_LONGEST_MS ? (uint64_t)ms : WORKER_LONGEST_MS;
+}
+
 static void take_off(struct worker *worker, struct job *job)
 {
-    unsigned i = 0;
+    struct flight *flight = worker->flights;
 
-    while (worker->flights[i].job)
-        i++;
+    while (flight->job)
+        flight++;
     worker->n_flights++;
-    worker->flights[i].job = job;
-    worker->flights[i].bytes = job_bytes(job);
-    worker->bytes_in_flight += worker->flights[i].bytes;
+    *flight = (struct flight){.job = job, .link = job_link_of(job->opcode, &job->request), .bytes = job_bytes(job)};
+    flight->takes_ms = time_for(worker, flight);
+    worker->ms_in_flight += flight->takes_ms;
     /* It may have to wait in the worker behind all that is in flight. */
-    worker->flights[i].deadline_ms =
-        uv_now(worker->workers->loop) + worker->patience_ms + worker->bytes_in_flight / WORKER_BYTES_A_MS;
+    flight->deadline_ms = uv_now(worker->workers->loop) + worker->patience_ms + worker->ms_in_flight;
+    if (flight->link != JOB_LINK_NONE)
+        traffic_begin(&worker->links[flight->link], flight->bytes, uv_hrtime());
+}
+
+void worker_put_off_deadlines(struct worker *worker)
+{
+    uint64_t now = uv_now(worker->workers->loop);
+
+    worker->ms_in_flight = 0;
+    for (unsigned i = 0; i < WORKER_IN_FLIGHT; i++) {
+        struct flight *flight = &worker->flights[i];
+        if (!flight->job)
+            continue;
+        flight->takes_ms = time_for(worker, flight);
+        worker->ms_in_flight += flight->takes_ms;
+    }
+    for (unsigned i = 0; i < WORKER_IN_FLIGHT; i++) {
+        uint64_t at = now + worker->patience_ms + worker->ms_in_flight;
+        if (worker->flights[i].job && worker->flights[i].deadline_ms < at)
+            worker->flights[i].deadline_ms = at;
+    }
+    worker_watch_deadlines(worker);
+}
+
+/* So many of its bytes are done, it says; no more than it has, and never fewer than before. */
+static void hear_progress(struct worker *worker, struct flight *flight, uint64_t bytes)
+{
+    if (bytes > flight->bytes)
+        bytes = flight->bytes;
+    if (flight->link == JOB_LINK_NONE || bytes <= flight->told)
+        return;
+    traffic_move(&worker->links[flight->link], bytes - flight->told, uv_hrtime());
+    flight->told = bytes;
 }
 
 static struct job *land(struct worker *worker, struct flight *flight)
 {
     struct job *job = flight->job;
 
-    worker->bytes_in_flight -= flight->bytes;
+    if (flight->link != JOB_LINK_NONE)
+        traffic_end(&worker->links[flight->link], flight->bytes - flight->told, uv_hrtime());
+    worker->ms_in_flight -= flight->takes_ms;
     worker->n_flights--;
     flight->job = NULL;
     return job;
@@ -178,6 +222,7 @@ static const char *take_reply(struct worker *worker, struct packet *packet, bool
         flight = flight_of(worker, progress->serial);
         if (!flight)
             return NULL; /* crossed with the answer */
+        hear_progress(worker, flight, progress->bytes);
         flight->job->bytes_done = progress->bytes;
         if (flight->job->progress)
             flight->job->progress(flight->job);
@@ -192,6 +237,8 @@ static const char *take_reply(struct worker *worker, struct packet *packet, bool
         (!header->status && (packet->body_size != row->reply_size || packet->n_fds > row->fds_out_max)))
         return "it sent an answer of the wrong form";
 
+    if (!header->status)
+        hear_progress(worker, flight, flight->bytes);
     struct job *job = land(worker, flight);
     if (fd_lost) {
         lose_fd(job);

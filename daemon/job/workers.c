@@ -65,6 +65,7 @@ int workers_add(struct workers *workers, const struct worker_spec *spec)
     worker->pinned_bytes = spec->pinned_bytes;
     worker->idle_ms = spec->idle_ms;
     worker->patience_ms = spec->patience_ms;
+    worker->links = spec->links;
     worker->fd = -1;
     worker->backoff_ms = WORKER_BACKOFF_MIN_MS;
     list_init(&worker->queued);
@@ -75,6 +76,41 @@ int workers_add(struct workers *workers, const struct worker_spec *spec)
     workers->list[workers->n++] = worker;
     workers->n_alive++;
     return 0;
+}
+
+static void limits_told(struct job *job);
+
+static void tell_limits(struct worker *worker)
+{
+    struct job *job = &worker->limit;
+
+    worker->limits_changed = worker->limiting;
+    if (worker->limiting || worker->state != WORKER_READY)
+        return; /* it hears of them when it has answered, or with its START */
+    *job = (struct job){.opcode = JOB_LIMIT, .device = worker->index, .done = limits_told};
+    for (unsigned i = 0; i < JOB_LINKS; i++)
+        job->request.limit.limits[i] = worker->links[i].limit;
+    worker->limiting = true;
+    workers_submit(worker->workers, job);
+}
+
+static void limits_told(struct job *job)
+{
+    struct worker *worker = container_of(job, struct worker, limit);
+
+    worker->limiting = false;
+    if (worker->limits_changed && !worker->closing)
+        tell_limits(worker);
+}
+
+void workers_limit(struct workers *workers, uint32_t index, const uint64_t limits[JOB_LINKS])
+{
+    struct worker *worker = workers->list[index];
+
+    for (unsigned i = 0; i < JOB_LINKS; i++)
+        worker->links[i].limit = limits[i];
+    worker_put_off_deadlines(worker);
+    tell_limits(worker);
 }
 
 void workers_start(struct workers *workers)

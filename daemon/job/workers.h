@@ -7,6 +7,7 @@
 #include <uv.h>
 
 #include "daemon/job/job.h"
+#include "daemon/base/traffic.h"
 
 struct workers;
 
@@ -17,6 +18,8 @@ struct worker_spec {
     int spill_key;         /* memfd of a struct job_spill_key, borrowed for good; -1: none */
     uint64_t pinned_bytes, idle_ms;
     uint64_t patience_ms; /* a job's least time; what jobs wait for a worker to start */
+    struct traffic
+        *links; /* JOB_LINKS of them, borrowed for good; their limits are the worker's own from workers_limit() */
 };
 
 /* What the devices' owner hears; index is the order of adding. */
@@ -31,6 +34,9 @@ struct workers_world {
 int workers_new(uv_loop_t *loop, const struct workers_world *world, struct workers **ret);
 /* Adds a device's worker, not yet started. 0 or -errno. */
 int workers_add(struct workers *workers, const struct worker_spec *spec);
+/* Bytes a second by enum job_link that a device's worker, and each that follows it, lets over; 0: no limit. Before
+ * the start too. */
+void workers_limit(struct workers *workers, uint32_t index, const uint64_t limits[JOB_LINKS]);
 void workers_start(struct workers *workers);
 void workers_submit(struct workers *workers, struct job *job);
 /* job->done still follows. */

@@ -7,6 +7,7 @@
 #include "daemon/core/listener.h"
 #include "daemon/rpc/discover.h"
 #include "daemon/rpc/dispatch.h"
+#include "daemon/rpc/links.h"
 #include "daemon/rpc/rows.h"
 
 #define BOOKS_FRESH_MS 1000
@@ -77,6 +78,7 @@ void write_devices(struct writer *writer, const char *key, struct core *core)
         write_string(writer, "state", device_state_name(device->state));
         write_worker(writer, core, device);
         write_tiers(writer, device);
+        write_links(writer, device);
         write_unaccounted(writer, core, device);
         write_close(writer, '}');
     }
