@@ -55,20 +55,21 @@ static uint64_t number_of(const cJSON *row, const char *name)
     return cJSON_IsNumber(item) && item->valuedouble > 0 ? (uint64_t)item->valuedouble : 0;
 }
 
-/* Until the operation is no longer among those under way. */
-static int watch(struct rpc *rpc, const char *op)
+/* Until the operation is no longer among those under way. Ctrl-C cancels it where it is the verb's own. */
+static int watch(struct rpc *rpc, const char *op, bool own)
 {
     struct progress progress;
     bool cancelled = false;
     double nap = 0.02;
 
     progress_begin(&progress, 0, true);
-    interrupt_watch();
+    if (own)
+        interrupt_watch();
     for (;;) {
         _cleanup_json_ cJSON *ops = NULL, *answer = NULL;
         const cJSON *row, *ours = NULL;
         int status = rpc_call(rpc, "hbm.ops", NULL, &ops);
-        if (!status && interrupted() && !cancelled) {
+        if (!status && own && interrupted() && !cancelled) {
             cancelled = true;
             status = rpc_call(rpc, "hbm.cancel", op_params(op), &answer);
         }
@@ -88,7 +89,7 @@ static int watch(struct rpc *rpc, const char *op)
 static int follow(const struct cli *cli, struct rpc *rpc, const char *op)
 {
     _cleanup_json_ cJSON *ended = NULL;
-    int status = watch(rpc, op);
+    int status = watch(rpc, op, true);
 
     if (!status)
         status = rpc_call(rpc, "hbm.wait", op_params(op), &ended);
@@ -127,11 +128,13 @@ int run_operation(const struct cli *cli)
     return report_rows(result);
 }
 
-static int ask_op(const struct cli *cli, cJSON **op)
+static int ask_op(const struct cli *cli, bool watched, cJSON **op)
 {
     _cleanup_(rpc_closep) struct rpc *rpc = NULL;
     int status = rpc_open(cli, &rpc);
 
+    if (!status && watched)
+        status = watch(rpc, cli->words[0], false);
     if (!status)
         status = rpc_call(rpc, cli->verb->method, cli_params(cli), op);
     if (status)
@@ -146,7 +149,8 @@ static int ask_op(const struct cli *cli, cJSON **op)
 int run_wait(const struct cli *cli)
 {
     _cleanup_json_ cJSON *op = NULL;
-    int status = ask_op(cli, &op);
+    bool watched = !cli->json && !cli_value(cli, "--timeout") && terminal_watched();
+    int status = ask_op(cli, watched, &op);
 
     if (status)
         return status;
@@ -163,5 +167,5 @@ int run_cancel(const struct cli *cli)
 {
     _cleanup_json_ cJSON *op = NULL;
 
-    return ask_op(cli, &op);
+    return ask_op(cli, false, &op);
 }

@@ -66,13 +66,14 @@ static void op_cells(struct grid *grid, const cJSON *row)
     number(row, "bytes_total", &bytes_total);
     grid_cell(grid, "%s of %s", units_bytes(bytes_done, done), units_bytes(bytes_total, total));
     grid_seconds(grid, row, "seconds");
+    grid_seconds(grid, row, "seconds_left");
     rate_cell(grid, row);
     grid_member(grid, row, "owner");
     grid_member(grid, row, "error");
     grid_member(grid, row, "detail");
 }
 
-static const char *const op_titles[] = {"OP",    "VERB",  "STATE", ">BYTES", ">TIME",
+static const char *const op_titles[] = {"OP",    "VERB",  "STATE", ">BYTES", ">TIME", ">LEFT",
                                         ">GB/s", "OWNER", "ERROR", "DETAIL", NULL};
 
 void show_ops(const struct cli *cli, const cJSON *ops)

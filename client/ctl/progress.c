@@ -8,6 +8,7 @@
 #include "client/ctl/units.h"
 
 #define BAR 24
+#define QUIET_SECONDS 1 /* what takes no longer needs no bar */
 
 double progress_now(void)
 {
@@ -29,7 +30,7 @@ void progress_update(const struct progress *progress, uint64_t done)
     double fraction = progress->total ? (double)done / (double)progress->total : 0;
     double speed = seconds > 0 ? (double)done / seconds : 0;
 
-    if (!progress->shown)
+    if (!progress->shown || seconds < QUIET_SECONDS)
         return;
     if (fraction > 1)
         fraction = 1;

@@ -102,6 +102,21 @@ void write_op_rows(struct writer *writer, const char *key, const struct op *op)
     write_close(writer, ']');
 }
 
+/* Of one under way: as fast as it has been, waiting included, and how long it takes at that rate. */
+static void write_progress(struct writer *writer, const struct op *op)
+{
+    bool ended = op_has_ended(op);
+    double seconds = seconds_of(op);
+    uint64_t left = op->bytes_total > op->bytes_done ? op->bytes_total - op->bytes_done : 0;
+
+    write_number(writer, "bytes_done", op_progress(op));
+    write_number(writer, "bytes_total", op->bytes_total);
+    write_real(writer, "seconds", seconds);
+    write_real(writer, "gb_per_s", rate(op->bytes_done, ended ? (double)op->worked_ns / 1e9 : seconds));
+    write_real(writer, "seconds_left",
+               !ended && op->bytes_done ? (double)left * seconds / (double)op->bytes_done : (double)NAN);
+}
+
 static const char *state_text(enum wire_op_state state)
 {
     static const char *const names[] = {"queued", "running", "done", "failed", "cancelled"};
@@ -116,10 +131,7 @@ void write_op(struct writer *writer, const char *key, const struct op *op, bool 
     write_string(writer, "state", state_text(op->state));
     write_string(writer, "error", op->error ? hbm_error_name(op->error) : NULL);
     write_string(writer, "detail", *op->detail ? op->detail : NULL);
-    write_number(writer, "bytes_done", op_progress(op));
-    write_number(writer, "bytes_total", op->bytes_total);
-    write_real(writer, "seconds", seconds_of(op));
-    write_real(writer, "gb_per_s", rate(op->bytes_done, (double)op->worked_ns / 1e9));
+    write_progress(writer, op);
     write_number(writer, "owner", op->who.owner.uid);
     write_number(writer, "n_rows", op->n_rows);
     if (rows)
