@@ -52,6 +52,9 @@ NO_FAR_WRITE = [*NO_RING[:3], (EQUAL, 0, 3, PWRITE64), (LOAD, 0, 0, OFFSET_LOW),
 
 def test_where_io_uring_is_forbidden_the_disk_is_read_and_written_all_the_same(make_daemon):
     daemon = under(make_daemon, *NO_RING)
+    [row] = daemon.rpc("hbm.devices")
+    assert (row["disk_io"]["by"], row["disk_io"]["why"]) == ("threads", os.strerror(EPERM))
+    assert "without io_uring" in daemon.log and "without io_uring" in ctl_done(daemon, "devices")
     put(daemon, "w", DATA)
     before = hash_of(daemon, "w")
     ctl_done(daemon, "offload", "w", "--to", "disk")

@@ -27,7 +27,7 @@ static int serve(int fd)
             poll(&poll_fd, 1, -1);
         else if (error)
             return 0;
-        else if (packet.header.opcode == JOB_START ||
+        else if (packet.header.opcode == JOB_START || packet.header.opcode == JOB_LIMIT ||
                  (packet.header.opcode == JOB_DESTROY && ((struct job_destroy_request *)packet.body)->token))
             packet_send(fd, &packet.header, &reply, job_row(packet.header.opcode)->reply_size, NULL, 0);
     }
@@ -40,6 +40,7 @@ static int serve(int fd)
 static uv_loop_t loop;
 static struct workers *workers;
 static struct job jobs[JOBS_MAX];
+static struct traffic links[JOB_LINKS];
 static uint64_t ended[JOBS_MAX]; /* shares, as their jobs end without error */
 static unsigned n_jobs, n_ended, n_failed;
 
@@ -69,12 +70,17 @@ static void done(struct job *job)
 static int set_up(void **state)
 {
     static const struct workers_world world = {.spawned = spawned, .ready = ready, .gone = gone};
-    static const struct worker_spec spec = {
-        .program = "/proc/self/exe", .uuid = "host", .state_dir = "", .spill_key = -1, .patience_ms = 60000};
+    static const struct worker_spec spec = {.program = "/proc/self/exe",
+                                            .uuid = "host",
+                                            .state_dir = "",
+                                            .spill_key = -1,
+                                            .patience_ms = 60000,
+                                            .links = links};
 
     (void)state;
     n_jobs = n_ended = n_failed = 0;
     memset(jobs, 0, sizeof(jobs));
+    memset(links, 0, sizeof(links));
     uv_loop_init(&loop);
     return workers_new(&loop, &world, &workers) || workers_add(workers, &spec);
 }
@@ -171,6 +177,66 @@ static void a_job_that_is_cancelled_in_the_queue_leaves_those_behind_it(void **s
     assert_int_equal(n_failed, 2);
 }
 
+/* Never answered: a copy of so many bytes from host memory to the device. */
+static struct flight *copy_up(uint64_t bytes)
+{
+    struct job *job = &jobs[n_jobs++];
+
+    *job = (struct job){.opcode = JOB_COPY, .share = 1, .done = done};
+    job->request.copy.source.kind = JOB_EXTENT_HOST;
+    job->request.copy.bytes = bytes;
+    workers_submit(workers, job);
+    while (!job->sent)
+        uv_run(&loop, UV_RUN_ONCE);
+    for (unsigned i = 0; i < WORKER_IN_FLIGHT; i++)
+        if (workers->list[0]->flights[i].job == job)
+            return &workers->list[0]->flights[i];
+    return NULL;
+}
+
+#define MB ((uint64_t)1000000)
+static const uint64_t slow_up[JOB_LINKS] = {[JOB_LINK_HOST_TO_DEVICE] = 2 * MB};
+static const uint64_t slower_up[JOB_LINKS] = {[JOB_LINK_HOST_TO_DEVICE] = MB};
+static const uint64_t unlimited[JOB_LINKS];
+
+static void a_job_has_as_long_as_the_limit_of_its_link_asks_for(void **state)
+{
+    (void)state;
+    workers_limit(workers, 0, slow_up);
+    workers_start(workers);
+    const struct flight *flight = copy_up(100 * MB);
+    assert_int_equal(flight->takes_ms, 50000);
+    assert_true(flight->deadline_ms >= uv_now(&loop) + 50000);
+    assert_int_equal(copy_up(100 * MB)->deadline_ms - flight->deadline_ms >= 50000, 1); /* behind the other */
+    assert_int_equal(links[JOB_LINK_HOST_TO_DEVICE].jobs, 2);
+    assert_int_equal(links[JOB_LINK_HOST_TO_DEVICE].queued_bytes, 200 * MB);
+}
+
+static void a_job_under_way_has_longer_once_its_link_is_slowed_down_and_never_less(void **state)
+{
+    (void)state;
+    workers_start(workers);
+    const struct flight *flight = copy_up(100 * MB);
+    assert_int_equal(flight->takes_ms, 2000); /* 50 MB/s */
+    workers_limit(workers, 0, slower_up);
+    assert_int_equal(flight->takes_ms, 100000);
+    uint64_t deadline = flight->deadline_ms;
+    assert_true(deadline >= uv_now(&loop) + 100000);
+    workers_limit(workers, 0, unlimited);
+    assert_int_equal(flight->deadline_ms, deadline);
+    assert_int_equal(flight->takes_ms, 2000);
+}
+
+static void a_limit_that_asks_for_years_has_a_deadline_all_the_same(void **state)
+{
+    static const uint64_t crawl[JOB_LINKS] = {1, 1, 1, 1};
+
+    (void)state;
+    workers_limit(workers, 0, crawl);
+    workers_start(workers);
+    assert_true(copy_up(UINT64_MAX)->takes_ms == WORKER_LONGEST_MS);
+}
+
 #define CASE(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
 
 int main(int argc, char **argv)
@@ -180,6 +246,9 @@ int main(int argc, char **argv)
         CASE(many_who_hang_leave_room_for_one_more),
         CASE(the_shares_take_turns_in_the_order_of_each),
         CASE(a_job_that_is_cancelled_in_the_queue_leaves_those_behind_it),
+        CASE(a_job_has_as_long_as_the_limit_of_its_link_asks_for),
+        CASE(a_job_under_way_has_longer_once_its_link_is_slowed_down_and_never_less),
+        CASE(a_limit_that_asks_for_years_has_a_deadline_all_the_same),
     };
 
     if (argc == 3 && !strcmp(argv[1], "--fd"))

@@ -87,10 +87,13 @@ static uint64_t expected_checksum(const unsigned char *bytes, uint64_t size)
 static unsigned fds_of_worker(void)
 {
     struct job_destroy_request nothing = {0};
+    struct job_query_request query = {0};
     char path[40];
     unsigned n = 0;
 
-    /* A reply's fd is closed after the reply; the answer to a next job of the same queue says that it is. */
+    /* A reply's fd is closed after the reply; the answer to a next job of the same queue says that it is. What a
+     * copy has is let go of after its answer, which QUERY waits for. */
+    expect(ask_job(&worker, JOB_QUERY, &query, NULL, 0, NULL, NULL), 0);
     expect(ask_job(&worker, JOB_DESTROY, &nothing, NULL, 0, NULL, NULL), 0);
     snprintf(path, sizeof(path), "/proc/%d/fd", worker.pid);
     DIR *dir = opendir(path);
