@@ -304,8 +304,7 @@ static void see_disk(struct device *device, const struct job_start_reply *reply)
     device->disk.refused = (int)reply->disk_errno;
     if (!reply->disk_ring && !told)
         log_warning("device %u reads and writes disks by threads, without io_uring (%s): see "
-                    "kernel.io_uring_disabled and the "
-                    "service's system call filter",
+                    "kernel.io_uring_disabled and the service's system call filter",
                     device->index, reply->disk_errno ? strerror(device->disk.refused) : "not asked for");
 }
 

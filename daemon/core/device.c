@@ -88,9 +88,8 @@ const char *device_state_name(enum device_state state)
 void device_tell_cache(struct device *device, bool direct)
 {
     if (device->disk.cache != DISK_THROUGH_CACHE && !direct)
-        log_warning("the disk tier of device %u goes through the page cache: the file system of the state "
-                    "directory refuses "
-                    "O_DIRECT; put state_dir on a disk's own file system",
+        log_warning("the disk tier of device %u goes through the page cache: the file system of state_dir refuses "
+                    "O_DIRECT; put it on a disk's own file system",
                     device->index);
     device->disk.cache = direct ? DISK_PAST_CACHE : DISK_THROUGH_CACHE;
 }

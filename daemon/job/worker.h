@@ -14,8 +14,7 @@
 #define WORKER_BACKOFF_MAX_MS 5000u
 #define WORKER_STABLE_MS 10000u  /* a worker that served so long starts the pause over */
 #define WORKER_BYTES_A_MS 50000u /* 50 MB/s: slower than any disk in order, unless a limit is lower */
-#define WORKER_LONGEST_MS                                                                                          \
-    ((uint64_t)7 * 24 * 3600 * 1000) /* of one job by that: its limit asks for nothing useful */
+#define WORKER_LONGEST_MS ((uint64_t)7 * 24 * 3600 * 1000) /* by such a limit, which asks for nothing useful */
 #define WORKER_ENDING_MS 3000u   /* what a killed process has to end */
 #define WORKER_GIVEN_UP_MAX 4    /* processes of one worker that the kernel holds, beside the one that serves */
 

@@ -18,8 +18,7 @@ struct worker_spec {
     int spill_key;         /* memfd of a struct job_spill_key, borrowed for good; -1: none */
     uint64_t pinned_bytes, idle_ms;
     uint64_t patience_ms; /* a job's least time; what jobs wait for a worker to start */
-    struct traffic
-        *links; /* JOB_LINKS of them, borrowed for good; their limits are the worker's own from workers_limit() */
+    struct traffic *links; /* JOB_LINKS of them, borrowed for good */
 };
 
 /* What the devices' owner hears; index is the order of adding. */
