@@ -225,9 +225,9 @@ static struct job *accept_job(struct packet *packet)
                        "a job of that serial is running");
         return job_free(job);
     }
-    if (job->opcode != JOB_START)
+    if (job->opcode != JOB_START && job->opcode != JOB_LIMIT)
         return job;
-    run(job); /* here: nothing else can run before it has picked the device */
+    run(job); /* here: nothing that comes later may begin before the device is picked, or with the old limits */
     return NULL;
 }
 
