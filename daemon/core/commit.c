@@ -121,8 +121,8 @@ static bool has_retired(const struct lease *lease)
     return false;
 }
 
-/* A mapping's extent is its arena's: after a move the lease rows need not be written again. After a retirement they are
- * all that tells it. Each is written once, however many of its arenas were swapped. */
+/* A mapping's extent is its arena's: after a move the lease rows need not be written again. After a retirement they
+ * are all that tells it. Each is written once, however many of its arenas were swapped. */
 static void put_leases(struct session *session)
 {
     if (!session->retired)
@@ -170,25 +170,25 @@ static void swap_arena(struct core *core, struct plan *plan)
     extent_unref(old);
 }
 
-int commit_swap(struct transition *transition)
+int commit_swap(struct transition *transition, struct plan *plans, size_t n)
 {
     struct core *core = transition->core;
     int error = 0;
 
-    for (size_t i = 0; i < transition->n && !error; i++)
-        error = check_now(transition, &transition->plans[i]);
-    for (size_t i = 0; i < transition->n && !error; i++)
-        error = prepare(transition, &transition->plans[i]);
+    for (size_t i = 0; i < n && !error; i++)
+        error = check_now(transition, &plans[i]);
+    for (size_t i = 0; i < n && !error; i++)
+        error = prepare(transition, &plans[i]);
     if (error) {
-        for (size_t i = 0; i < transition->n; i++)
-            undo_prepare(transition, &transition->plans[i]);
+        for (size_t i = 0; i < n; i++)
+            undo_prepare(transition, &plans[i]);
         return error;
     }
     /* One record: a crash finds all of it or nothing. plan->source still holds the old extents, whose tombstones
      * and removal from the store come after it. */
     ledger_begin(core);
-    for (size_t i = 0; i < transition->n; i++)
-        swap_arena(core, &transition->plans[i]);
+    for (size_t i = 0; i < n; i++)
+        swap_arena(core, &plans[i]);
     list_for_each (node, &core->sessions)
         put_leases(list_entry(node, struct session, node));
     ledger_end(core);

@@ -1,5 +1,5 @@
-/* The swap at the end of a transition: all its arenas take their new form in one go, in memory and in the ledger.
- */
+/* The swap at the end of a transition, or of one of its plans where they are swapped one by one: all the arenas take their
+ * new form in one go, in memory and in the ledger. */
 #pragma once
 
 #include "daemon/core/transition.h"
@@ -8,4 +8,4 @@
  * 0, or BUSY with a sentence in transition->detail. */
 int commit_check(struct transition *transition, const struct plan *plan, struct arena *arena);
 /* 0, or an error with transition->detail: then nothing has changed. */
-int commit_swap(struct transition *transition);
+int commit_swap(struct transition *transition, struct plan *plans, size_t n);

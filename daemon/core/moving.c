@@ -68,6 +68,8 @@ static void moving_progress(struct transition *transition)
 
     op->bytes_done = transition_bytes(transition);
     op->worked_ns = transition->worked_ns;
+    if (transition->one_by_one && !transition->cancelled)
+        snprintf(op->detail, sizeof(op->detail), "%zu of %zu groups are there", transition->swapped, transition->n);
 }
 
 static void fill_rows(struct op *op)
@@ -82,6 +84,27 @@ static void fill_rows(struct op *op)
     }
 }
 
+/* What has come of a transition that is swapped one by one is no failure. */
+static bool has_come(const struct transition *transition, const struct op_row *row)
+{
+    const struct buffer *buffer = transition->one_by_one ? buffer_get(transition->core, row->buffer) : NULL;
+
+    return buffer && arena_tier(buffer->arena) == transition->plans[0].tier;
+}
+
+static void fail_rows(const struct transition *transition, struct op *op)
+{
+    for (size_t i = 0; i < op->n_rows; i++) {
+        struct op_row *row = &op->rows[i];
+        if (row->skipped)
+            continue;
+        if (has_come(transition, row))
+            op_row_show(row, buffer_get(transition->core, row->buffer));
+        else
+            row->error = transition->error;
+    }
+}
+
 static void moving_done(struct transition *transition)
 {
     struct moving *moving = container_of(transition, struct moving, transition);
@@ -89,15 +112,18 @@ static void moving_done(struct transition *transition)
     char detail[HBM_DETAIL_MAX];
     int error = transition->error;
 
-    for (size_t i = 0; error && i < op->n_rows; i++)
-        if (!op->rows[i].skipped)
-            op->rows[i].error = error;
-    if (!error && moving->fill)
+    if (error)
+        fail_rows(transition, op);
+    else if (moving->fill)
         moving->fill(moving, op);
-    else if (!error)
+    else
         fill_rows(op);
-    memcpy(detail, transition->detail, sizeof(detail));
     moving_progress(transition);
+    if (transition->swapped)
+        snprintf(detail, sizeof(detail), "%zu of %zu groups are back: %.190s", transition->swapped, transition->n,
+                 transition->detail);
+    else
+        memcpy(detail, transition->detail, sizeof(detail));
     transition_clear(transition);
     op_end(op, error, error ? detail : NULL);
 }

@@ -39,8 +39,14 @@ static void finish(struct transition *transition, int error)
 static int commit(struct transition *transition)
 {
     if (!transition->copy)
-        return commit_swap(transition);
+        return commit_swap(transition, transition->plans, transition->n);
     return transition->commit ? transition->commit(transition) : 0;
+}
+
+/* A restart would not know of a swap that cannot be written down: the old memory gone, the new one nobody's. */
+static int check_ledger(struct transition *transition)
+{
+    return ledger_trouble(transition->core) ? health_check(transition->core, transition->detail) : 0;
 }
 
 /* The reason it was called off for stands, whatever the jobs say. */
@@ -48,11 +54,14 @@ static void steps_ended(struct transition *transition)
 {
     int error = transition->step_error;
 
+    if (transition->one_by_one && transition->swapped == transition->n) {
+        finish(transition, 0);
+        return;
+    }
     if (transition->cancelled)
         error = transition_refuse(transition, HBM_E_CANCELLED, "%s", transition->why);
-    /* A restart would not know of a swap that cannot be written down: the old memory gone, the new one nobody's. */
-    if (!error && ledger_trouble(transition->core))
-        error = health_check(transition->core, transition->detail);
+    if (!error)
+        error = check_ledger(transition);
     finish(transition, error ? error : commit(transition));
 }
 
@@ -94,9 +103,40 @@ static bool is_over(const struct transition *transition)
 
 static void step_done(struct job *job);
 
+/* Its arena is free before the next one's turn: who waits for it starts at once. */
+static void swap_one(struct track *track)
+{
+    struct transition *transition = track->transition;
+    struct plan *plan = track->plan;
+    int error = check_ledger(transition);
+
+    if (!error)
+        error = commit_swap(transition, plan, 1);
+    if (error) {
+        track_failed(track, error);
+        return;
+    }
+    transition->swapped++;
+    plan->source = extent_unref(plan->source);
+    if (transition->progress)
+        transition->progress(transition);
+    track->transition = NULL; /* nothing is left of it to cancel */
+    struct arena *arena = arena_get(transition->core, plan->arena);
+    if (arena && arena->transition == transition)
+        arena_settled(arena);
+    transition->n_busy--;
+    fill_tracks(transition);
+}
+
 static void track_goes_on(struct track *track)
 {
-    if (is_over(track->transition) || !track_next(track, step_done))
+    if (is_over(track->transition))
+        track_ended(track);
+    else if (track_next(track, step_done))
+        return;
+    else if (track->transition->one_by_one)
+        swap_one(track);
+    else
         track_ended(track);
 }
 
@@ -139,14 +179,43 @@ static void step_done(struct job *job)
     else if (extent_is_made(track->plan->target))
         track_goes_on(track);
     else if (made < 0)
-        track_failed(track, transition_refuse(transition, HBM_E_INTERNAL, "the worker sent no memory for what it copied"));
+        track_failed(track,
+                     transition_refuse(transition, HBM_E_INTERNAL, "the worker sent no memory for what it copied"));
     else
         keep_target(track, TAKE_FD(made));
 }
 
+static bool is_waited_for(const struct transition *transition, const struct plan *plan)
+{
+    const struct arena *arena = arena_get(transition->core, plan->arena);
+
+    return arena && !list_empty(&arena->waiters);
+}
+
+/* Counts it as begun. */
+static struct plan *next_plan(struct transition *transition)
+{
+    struct plan *next = &transition->plans[transition->at++], *first = NULL;
+
+    if (!transition->one_by_one)
+        return next;
+    next = NULL;
+    for (size_t i = 0; i < transition->n && !next; i++) {
+        struct plan *plan = &transition->plans[i];
+        if (plan->begun)
+            continue;
+        first = first ? first : plan;
+        if (is_waited_for(transition, plan))
+            next = plan;
+    }
+    next = next ? next : first;
+    next->begun = true;
+    return next;
+}
+
 static void start_track(struct track *track, struct transition *transition)
 {
-    *track = (struct track){.transition = transition, .plan = &transition->plans[transition->at++]};
+    *track = (struct track){.transition = transition, .plan = next_plan(transition)};
     transition->n_busy++;
     if (!track_next(track, step_done)) { /* nothing is in it */
         track->transition = NULL;
@@ -327,7 +396,8 @@ static int check_device(struct transition *transition, const struct plan *plan)
 {
     bool comes = transition->copy ? transition->commit != NULL : plan->source->tier != HBM_TIER_DEVICE;
 
-    return plan->tier == HBM_TIER_DEVICE && comes ? device_check_drained(plan->source->device, transition->detail) : 0;
+    return plan->tier == HBM_TIER_DEVICE && comes ? device_check_drained(plan->source->device, transition->detail)
+                                                  : 0;
 }
 
 static int admit(struct transition *transition, struct plan *plan)

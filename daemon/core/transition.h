@@ -44,6 +44,7 @@ struct plan {
     struct transition *transition;
     struct reclaim wait;
     bool waiting;
+    bool begun; /* of a transition that is swapped one by one */
 };
 
 /* One arena's steps, one after the other. Of several arenas as many go side by side as a link has threads: while one is
@@ -67,6 +68,9 @@ struct transition {
     uint32_t memory_wait_ms;
     bool yields;              /* to whoever has one of the arenas in use when it would ask to let go: BUSY at once */
     bool cancellable_by_lock; /* a client's lock calls it off (offload) */
+    /* Each arena is swapped, and free for others, as soon as it has come through; those that somebody waits for come first.
+     * Whatever ends it early leaves these where they are now, and the rest where it was. */
+    bool one_by_one;
     /* The arenas stay as they are, nobody lets go of anything and nothing is swapped: commit, called when all steps are
      * done, makes of the targets what it likes (0, or an error with detail; NULL: they stay in the plans). */
     bool copy;
@@ -85,6 +89,7 @@ struct transition {
     int reclaim_error, step_error;
     struct track tracks[TRANSITION_TRACKS];
     unsigned n_busy; /* tracks */
+    size_t swapped;  /* one by one */
     bool asking;            /* inside the loop that asks all clients */
     bool starting, created; /* a creation, and it has ended */
     char why[128];

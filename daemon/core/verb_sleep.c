@@ -1,4 +1,6 @@
-/* Sleep and wake: a whole model leaves the device, or comes back. The offload limit does not apply. */
+/* Sleep and wake: a whole model leaves the device, or comes back. The offload limit does not apply. A model leaves
+ * all at once or not at all; there is room for all of it before it comes back, which it does group by group in the
+ * order of use, each usable as soon as it is there. */
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -19,7 +21,7 @@ static struct arena **find(struct core *core, struct call *call, const char *nam
         call_refuse(call, HBM_E_NOT_READY, "model %.200s", name);
         return NULL;
     }
-    _cleanup_free_ struct arena **arenas = model_arenas(*model);
+    _cleanup_free_ struct arena **arenas = model_arenas_by_use(*model);
     if (!arenas) {
         call_refuse(call, HBM_E_NO_MEMORY, "the owner is out of memory for its own tables");
         return NULL;
@@ -60,6 +62,10 @@ void verb_wake(struct core *core, struct call *call, const char *name)
     struct model *model;
     _cleanup_free_ struct arena **arenas = find(core, call, name, false, &model);
 
-    if (arenas)
-        moving_answer(moving_arenas(core, &call->who, arenas, model->n_arenas, HBM_TIER_DEVICE), "wake", call);
+    if (!arenas)
+        return;
+    struct moving *moving = moving_arenas(core, &call->who, arenas, model->n_arenas, HBM_TIER_DEVICE);
+    if (moving)
+        moving->transition.one_by_one = true;
+    moving_answer(moving, "wake", call);
 }

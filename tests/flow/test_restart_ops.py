@@ -61,7 +61,7 @@ class Held:
         back(self.daemon, old)
         operation.wait(30)
         self.daemon.wait_for(lambda: resumed(self.daemon, self.holder))
-        if words[0] != "attach":  # which asks again, and has it
+        if words[0] not in ("attach", "wake"):  # which asks again, and has it; and which keeps what has come
             assert self.picture() == before
         assert self.daemon.rpc("hbm.status")["lost"] == 0
         self.holder.unharmed()

@@ -13,6 +13,7 @@ int core_make_cases(void);
 int core_pool_cases(void);
 int core_prefetch_cases(void);
 int core_window_cases(void);
+int core_wake_cases(void);
 int core_quarantine_cases(void);
 int core_resume_cases(void);
 int core_room_cases(void);
