@@ -28,6 +28,7 @@ static struct {
     CUresult (*stream_create)(CUstream *, unsigned);
     CUresult (*down)(void *, CUdeviceptr, size_t, CUstream);
     CUresult (*up)(CUdeviceptr, const void *, size_t, CUstream);
+    CUresult (*within)(CUdeviceptr, CUdeviceptr, size_t, CUstream);
 } driver_more;
 
 static inline void driver_must(CUresult result, const char *what)
@@ -68,6 +69,7 @@ static inline const struct cuda_driver *driver_open(void)
     *(void **)&driver_more.stream_create = driver_symbol("cuStreamCreate");
     *(void **)&driver_more.down = driver_symbol("cuMemcpyDtoHAsync_v2");
     *(void **)&driver_more.up = driver_symbol("cuMemcpyHtoDAsync_v2");
+    *(void **)&driver_more.within = driver_symbol("cuMemcpyDtoDAsync_v2");
     return driver;
 }
 

@@ -66,6 +66,8 @@ measure attach_bench
 ctl rm bench-model >/dev/null || true
 measure cycles_bench "$owner"
 measure offload_bench
+measure layers_bench
+ctl rm bench-layers >/dev/null || true
 echo "measuring: load of $load_gib GiB, $load_runs times" >&2
 python3 tests/bench/load.py "$build/hbmctl" "$dir/load.safetensors" "$load_gib" "$load_runs" >>"$dir/rows" ||
     { echo '  load failed' >&2; failed=$((failed + 1)); }

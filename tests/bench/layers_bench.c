@@ -1,0 +1,151 @@
+/* A layer-by-layer forward with 30 % of the layers in host memory and two on their way, beside the same one with
+ * all of them resident: once with as much work a layer as gives the link time for it, once with a quarter of that.
+ * usage: layers_bench [MIB]      MIB: of a layer */
+#include "tests/bench/work.h"
+
+#define LAYERS 10u
+#define AHEAD 2u
+#define BEHIND 4u /* with the one in use and those ahead 7 of 10 stay */
+#define ROUNDS 3u
+#define NAME "bench-layers"
+
+static hbm_session *session;
+static hbm_model *model;
+static struct work work;
+static char groups[LAYERS][16];
+
+static void publish(size_t size)
+{
+    struct hbm_publish_buffer rows[LAYERS];
+    struct hbm_publish spec = {
+        .name = NAME, .device = HBM_DEVICE_ANY, .flags = HBM_REPLACE, .buffers = rows, .n_buffers = LAYERS};
+    int must_build;
+
+    for (unsigned i = 0; i < LAYERS; i++) {
+        snprintf(groups[i], sizeof(groups[i]), "layers.%u", i);
+        rows[i] = (struct hbm_publish_buffer){
+            .name = groups[i], .group = groups[i], .dtype = HBM_U8, .rank = 1, .dims = {size}};
+    }
+    bench_must(hbm_publish_begin(session, &spec, HBM_FOREVER, &model, &must_build), "hbm_publish_begin");
+    for (unsigned i = 0; i < LAYERS; i++) {
+        struct hbm_info info;
+        hbm_model_buffer(model, i, &info);
+        if (work.driver)
+            driver_must(work.driver->memset_d8((CUdeviceptr)(uintptr_t)info.pointer, (unsigned char)(i + 1), size),
+                        "cuMemsetD8");
+        else
+            memset(info.pointer, (int)(i + 1), size);
+    }
+    if (work.driver) /* on the default stream, and with what it fills about to be unmapped */
+        driver_must(work.driver->stream_synchronize(NULL), "cuStreamSynchronize");
+    bench_must(hbm_publish_commit(model), "hbm_publish_commit");
+    bench_must(hbm_model_attach(session, NAME, HBM_RO, 0, HBM_FOREVER, &model), "hbm_model_attach");
+    bench_must(hbm_model_unlock(model, NULL, NULL, 0), "hbm_model_unlock");
+}
+
+static double forward(unsigned passes, unsigned rounds)
+{
+    double start = bench_now();
+    struct hbm_info info;
+    void *streams[1];
+
+    for (unsigned turn = 0; turn < rounds * LAYERS; turn++) {
+        unsigned at = turn % LAYERS;
+        bench_must(hbm_model_lock(model, groups[at], HBM_FOREVER), "hbm_model_lock");
+        hbm_model_buffer(model, at, &info);
+        work_on(&work, info.pointer, info.size, passes);
+        bench_must(hbm_model_unlock(model, groups[at], streams, work_streams(&work, streams)), "hbm_model_unlock");
+    }
+    work_wait(&work);
+    return bench_now() - start;
+}
+
+/* Of one layer there and back: twice what the link needs while both directions are busy. */
+static double link_seconds(void)
+{
+    double least = 1e9;
+
+    for (unsigned i = 0; i < 5; i++) {
+        double start = bench_now();
+        bench_must(hbm_offload(session, "group:" NAME "/layers.0", HBM_TIER_HOST, HBM_FORCE, NULL), "hbm_offload");
+        bench_must(hbm_restore(session, "group:" NAME "/layers.0", NULL), "hbm_restore");
+        double seconds = bench_now() - start;
+        least = seconds < least ? seconds : least;
+    }
+    return least;
+}
+
+/* What the bytes are at the end: a fill's, each layer its own. */
+static void verify(size_t size)
+{
+    unsigned char *back = malloc(size);
+
+    if (!back)
+        perror("memory to compare"), exit(1);
+    bench_must(hbm_model_lock(model, NULL, HBM_FOREVER), "hbm_model_lock");
+    for (unsigned i = 0; i < LAYERS; i++) {
+        struct hbm_info info;
+        hbm_model_buffer(model, i, &info);
+        if (work.driver)
+            driver_must(work.driver->copy_from_device(back, (CUdeviceptr)(uintptr_t)info.pointer, size),
+                        "cuMemcpyDtoH");
+        else
+            memcpy(back, info.pointer, size);
+        if (back[0] != i + 1 || memcmp(back, back + 1, size - 1) != 0)
+            fprintf(stderr, "what came back is not what went\n"), exit(1);
+    }
+    free(back);
+    bench_must(hbm_model_unlock(model, NULL, NULL, 0), "hbm_model_unlock");
+}
+
+static void measure(const char *what, unsigned passes, bool has_aim)
+{
+    double windowed[BENCH_RUNS / 4], resident[BENCH_RUNS / 4];
+    const unsigned runs = BENCH_RUNS / 4;
+    char text[128];
+    struct bench_row row = {.what = text,
+                            .unit = "ms",
+                            .beside_what = "all resident",
+                            .aim = has_aim && work.driver ? BENCH_RATIO_AT_MOST : BENCH_NO_AIM,
+                            .bound = 1.1};
+
+    snprintf(text, sizeof(text), "forward, 30 %% of layers in host memory, %s", what);
+    for (unsigned i = 0; i < runs; i++) {
+        bench_must(hbm_model_window(model, HBM_FOREVER, 0), "hbm_model_window");
+        bench_must(hbm_model_lock(model, NULL, HBM_FOREVER), "hbm_model_lock"); /* brings all of it */
+        bench_must(hbm_model_unlock(model, NULL, NULL, 0), "hbm_model_unlock");
+        forward(passes, 1);
+        resident[i] = forward(passes, ROUNDS);
+        bench_must(hbm_model_window(model, BEHIND, HBM_FORCE), "hbm_model_window");
+        forward(passes, 1);
+        windowed[i] = forward(passes, ROUNDS);
+    }
+    bench_take(&row, windowed, runs, 0.5, 1000.0 / ROUNDS);
+    row.beside = bench_quantile(resident, runs, 0.5) * 1000.0 / ROUNDS;
+    bench_print(&row);
+}
+
+int main(int argc, char **argv)
+{
+    session = bench_open(0);
+    bool gpu = bench_on_gpu(session);
+    size_t size = (argc > 1 ? (size_t)strtoull(argv[1], NULL, 10) : gpu ? 64 : 8) << 20;
+    struct hbm_info info;
+
+    work_open(&work, session, size);
+    publish(size);
+    double seconds = link_seconds();
+    bench_must(hbm_model_lock(model, groups[0], HBM_FOREVER), "hbm_model_lock");
+    hbm_model_buffer(model, 0, &info);
+    unsigned passes = work_passes(&work, info.pointer, size, seconds);
+    bench_must(hbm_model_unlock(model, groups[0], NULL, 0), "hbm_model_unlock");
+    bench_must(hbm_model_order(model, NULL, 0, AHEAD), "hbm_model_order");
+    measure("the link has twice the time", passes, true);
+    measure("the link has half the time", passes / 4 ? passes / 4 : 1, false);
+    bench_must(hbm_model_window(model, HBM_FOREVER, 0), "hbm_model_window");
+    verify(size);
+    bench_must(hbm_model_detach(model), "hbm_model_detach");
+    work_close(&work);
+    hbm_close(session);
+    return 0;
+}
