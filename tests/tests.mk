@@ -80,6 +80,10 @@ $(BENCHES): $(BUILD)/bench/%: $(BUILD)/obj/tests/bench/%.o $$(call objects,$$($$
 	@mkdir -p $(@D)
 	$(LINK) $^ -o $@ $(call pc,libs,libxxhash $($*_LIBS)) $($*_TAIL) -ldl -lm
 
+$(BUILD)/demo/loop: $(BUILD)/obj/tests/demo/loop.o $(BUILD)/libhbm.a
+	@mkdir -p $(@D)
+	$(LINK) $^ -o $@ -ldl -lm
+
 $(BUILD)/soak/client: $(call objects,$(wildcard tests/soak/*.c)) $(BUILD)/libhbm.a
 	@mkdir -p $(@D)
 	$(LINK) $^ -o $@ -ldl -lm
@@ -97,18 +101,19 @@ $(CUDA_BENCHES): $(BUILD)/bench/%: $(BUILD)/obj/tests/bench/%.cu.o $$(WITH_KERNE
 # ---- Targets --------------------------------------------------------------------------------------------------------
 
 .PHONY: demo check check-gpu inject bench bench-gpu soak soak-gpu asan tsan mutate format lint install clean
-.PHONY: programs unit-tests gpu-tests tsan-tests benches soak-client
+.PHONY: programs unit-tests gpu-tests tsan-tests benches soak-client demo-loop
 
 programs: $(BINARIES)
 unit-tests: $(UNIT_TESTS) $(BUILD)/tests/sim $(BUILD)/tests/inject.so
 tsan-tests: $(TSAN_TESTS)
 gpu-tests: $(GPU_TESTS) $(BUILD)/tests/inject.so $(BUILD)/tests/inject_cuda.so
 soak-client: $(BUILD)/soak/client
+demo-loop: $(BUILD)/demo/loop
 benches: programs $(BENCHES) $(if $(NVCC),$(CUDA_BENCHES))
 
 demo: ## the whole job on a real model, on the GPU if there is one (MODEL=FILE.safetensors); installs what is missing
 	@$(INSTALL_DEPS) build $(if $(MODEL),,demo)
-	@$(MAKE) $(JOBS) --no-print-directory all
+	@$(MAKE) $(JOBS) --no-print-directory all demo-loop
 	@BUILD='$(BUILD)' tests/demo/demo.sh $(if $(MODEL),'$(MODEL)')
 
 check: ## all tests that need no GPU, under ASan and UBSan; installs what is missing
@@ -119,7 +124,7 @@ check: ## all tests that need no GPU, under ASan and UBSan; installs what is mis
 
 check-gpu: ## all tests of the CUDA side, flows, injected failures and kill storm on the GPU; none may be waived where a GPU is
 	@$(INSTALL_DEPS) build check
-	@$(MAKE) $(JOBS) --no-print-directory all gpu-tests soak-client
+	@$(MAKE) $(JOBS) --no-print-directory all gpu-tests soak-client demo-loop
 	@tests/tools/check.sh gpu '$(BUILD)'
 
 inject: ## every call of memory and of the kernel fails once, in every flow (make check: a sample of them)
@@ -151,7 +156,7 @@ soak-gpu: ## the same on the GPU
 
 # The sanitizers know nothing of device memory: that side is built plain, and tested by check-gpu.
 asan: ## build under ASan and UBSan into build/asan, for the host device
-	@$(MAKE) --no-print-directory BUILD='$(BUILD)/asan' SANITIZE=address,undefined NVCC= programs unit-tests soak-client
+	@$(MAKE) --no-print-directory BUILD='$(BUILD)/asan' SANITIZE=address,undefined NVCC= programs unit-tests soak-client demo-loop
 
 tsan: ## the library's and the worker's tests under ThreadSanitizer
 	@$(INSTALL_DEPS) build check

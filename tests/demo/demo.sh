@@ -68,6 +68,7 @@ same_hashes() { # WHEN
 in_tier() { ctl --json models | pick "next(m for m in d if m['name'] == 'demo')['bytes_by_tier']['$1']"; }
 in_use() { ctl --json devices | pick "sum(t['used'] - t.get('pooled', 0) for v in d for t in v['tiers'])"; }
 comes_to() { [ "$(in_use)" = "$1" ]; } # freed memory is in use until it is closed
+at_rest() { [ "$(ctl --json ops | pick "all(o['state'] != 'running' for o in d)")" = True ]; }
 holders() { ctl --json models | pick "' '.join(sorted({str(l['pid']) for m in d for l in m['leases']}))"; }
 owner_pid() { ctl --json status | pick "d['pid']"; }
 gpu_used() {
@@ -215,6 +216,36 @@ show restore model:demo
 [ "$(in_tier host) $(in_tier disk)" = '0 0' ] || die 'something is still away'
 wait_for 10 "what was away to be in use once ($loaded bytes)" comes_to "$loaded"
 same_hashes 'and are all back on the device'
+
+step "Sleep and wake: the whole model leaves the device, and comes back layer by layer"
+show sleep demo
+[ "$(in_tier device)" = 0 ] || die 'something is still on the device'
+same_hashes 'from where it sleeps'
+show wake demo
+[ "$(in_tier device)" = "$(ctl --json models | pick "d[0]['bytes']")" ] || die 'something is still away'
+wait_for 10 "the model to be in use once ($loaded bytes)" comes_to "$loaded"
+same_hashes 'and awake'
+
+step "A decode loop over it, with no more than two layers on the device at once"
+ctl --json models >"$dir/models-before"
+"$build/demo/loop" "$run" demo 3 40 >"$dir/loop" || die 'the loop was refused'
+ctl --json models >"$dir/models-after"
+python3 - "$dir/loop" "$dir/models-before" "$dir/models-after" <<'PYTHON' || die 'the loop moved nothing, or waited for all that it moved'
+import json, sys
+loop, before, after = (json.load(open(name)) for name in sys.argv[1:])
+waits, prefetched, seconds = (after[0][key] - before[0][key] for key in ("lock_waits", "prefetched_locks", "lock_wait_seconds"))
+mib = loop["moved_bytes"] / 2**20
+print(f"   ok {loop['groups']} layers, {loop['bytes'] / 2**20:.1f} MiB, {loop['rounds']} rounds; in the window {loop['window']} layers")
+print(f"   ok {loop['locks']} locks: {waits} found their layer away and waited, {seconds * 1000:.0f} ms in all; "
+      f"{prefetched} found it brought ahead, or on its way")
+print(f"   ok {mib:.1f} MiB came, and as many left, in {loop['seconds']:.2f} s: {loop['moved_bytes'] / 1e9 / loop['seconds']:.2f} GB/s "
+      f"each way, beside {loop['work_seconds']:.2f} s of the loop's own work ({100 * loop['work_seconds'] / loop['seconds']:.0f} % of its time)")
+sys.exit(loop["groups"] > 2 and not (loop["moved_bytes"] and prefetched))
+PYTHON
+wait_for 10 'what was leaving to be where it is' at_rest
+ctl wake demo >/dev/null
+wait_for 10 "the model to be in use once ($loaded bytes)" comes_to "$loaded"
+same_hashes 'after the loop'
 
 step "SIGKILL the owner"
 owner=$(owner_pid)
