@@ -1,0 +1,101 @@
+"""torch over the Python package, on a GPU: the same memory in two processes, and a lease as long as its tensors."""
+import os
+import shutil
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+from conftest import ROOT
+from helpers import gpu_only, load_layers, module_daemon, shared, sweep
+
+
+@pytest.fixture(scope="module")
+def torch_python():
+    """An interpreter that has torch, which need not be the one that has pytest."""
+    for each in (sys.executable, "python3", "/usr/bin/python3"):
+        found = shutil.which(each)
+        if found and subprocess.run([found, "-c", "import torch"], stderr=subprocess.DEVNULL, check=False).returncode == 0:
+            return found
+    raise AssertionError("no python3 here has torch; install it, as these tests are about it")
+
+
+@pytest.fixture
+def run(shared, torch_python):
+    def run(code):
+        start = "import gc, sys, torch, hbm\nsession = hbm.connect()\n"
+        environment = {**os.environ, "PYTHONPATH": str(ROOT / "client" / "python"), "HBM_RUNTIME_DIR": str(shared.runtime_dir)}
+        ended = subprocess.run([torch_python, "-c", start + textwrap.dedent(code)], env=environment, text=True, timeout=120,
+                               stdout=subprocess.PIPE, stderr=subprocess.PIPE, check=False)
+        assert ended.returncode == 0, ended.stderr
+        return ended.stdout
+
+    return run
+
+
+@gpu_only
+def test_a_write_by_torch_is_seen_by_torch_in_another_process(shared, run):
+    run("""
+        buffer = session.alloc((1024, 1024), "F32", name="w", keep=True)
+        tensor = hbm.to_torch(buffer)
+        assert tensor.is_cuda and tensor.data_ptr() == buffer.address and tensor.shape == (1024, 1024)
+        tensor.copy_(torch.arange(1 << 20, device=tensor.device).reshape(1024, 1024))
+        torch.cuda.synchronize()
+    """)
+    run("""
+        tensor = torch.from_dlpack(session.attach("w"))
+        assert tensor.dtype == torch.float32 and torch.equal(tensor.cpu().flatten(), torch.arange(1 << 20).float())
+    """)
+    sweep(shared)
+
+
+@gpu_only
+def test_a_lease_is_as_long_as_its_tensors(shared, run):
+    load_layers(shared, "m", 2)
+    run("""
+        weights = session.model("m").tensors("torch")
+        session.close()
+        gc.collect()
+        sys.stdout.flush()
+        again = hbm.connect()
+        assert all(tensor.cpu().numel() == tensor.numel() for tensor in weights.values())
+        name = next(iter(weights))
+        try:
+            again.offload("model:m", "host", force=True).wait(30)
+        except hbm.Busy as error:
+            assert "did not let go" in str(error)
+        else:
+            raise AssertionError("it moved while tensors of it were there")
+        del weights
+        gc.collect()
+        again.offload("model:m", "host", force=True).wait(30)
+    """)
+    shared.wait_for(lambda: not [row for row in shared.rpc("hbm.models") if row["leases"]])
+    sweep(shared)
+
+
+@gpu_only
+def test_element_types_are_torchs(run):
+    run("""
+        for name, dtype in (("BF16", torch.bfloat16), ("F16", torch.float16), ("I64", torch.int64), ("BOOL", torch.bool), ("F8_E4M3", torch.float8_e4m3fn)):
+            tensor = hbm.to_torch(session.alloc((3, 5), name))
+            assert tensor.dtype == dtype and tensor.shape == (3, 5) and not tensor.float().any(), name
+    """)
+
+
+@gpu_only
+def test_a_model_that_went_away_is_back_at_the_same_address_with_its_values(shared, run):
+    load_layers(shared, "m", 3)
+    run("""
+        model = session.model("m")
+        tensors = model.tensors("torch")
+        before = {name: tensor.clone() for name, tensor in tensors.items()}
+        torch.cuda.synchronize()
+        model.unlock(None, torch.cuda.current_stream())
+        session.offload("model:m", "host", force=True).wait(60)
+        model.lock()
+        assert all(torch.equal(tensors[name], before[name]) for name in tensors)
+        assert all(tensors[name].data_ptr() == model[name].address for name in tensors)
+    """)
+    sweep(shared)
