@@ -93,6 +93,8 @@ enum {
     HBM_SHARED = 8,   /* a global name (administrators) */
     HBM_REPLACE = 16, /* publish: replace a sealed model of that name */
     HBM_FORCE = 32,   /* offload, window: past offload_limit */
+    HBM_LIVE = 64,    /* offload to host: under those who have it attached, who go on there (hbm_offload) */
+    HBM_IN_PLACE = 128, /* attach: what lies in host memory is mapped there, and not brought to the device */
 };
 #define HBM_DEVICE_ANY 0xffffffffu
 
@@ -124,12 +126,21 @@ struct hbm_info {
     uint32_t handle;
     uint64_t dims[HBM_RANK_MAX];
     struct hbm_encoding encoding;
+    uint32_t tier; /* of what is mapped: HBM_TIER_DEVICE or HBM_TIER_HOST. Away: where it was last */
 };
 
 /* Zeroed memory, leased rw and locked. Freed when the last lease ends unless HBM_KEEP. */
 int hbm_alloc(hbm_session *session, const struct hbm_spec *spec, hbm_lease **ret);
-/* A locked lease on an existing buffer (access HBM_RO or HBM_RW; flags HBM_UNLOCKED). Waits for it to come back from
- * another tier. Attaching twice gives the same pointer, counted. */
+/* A locked lease on an existing buffer (access HBM_RO or HBM_RW; flags HBM_UNLOCKED, HBM_IN_PLACE). Waits for it to come
+ * back from another tier. Attaching twice gives the same pointer, counted (with HBM_IN_PLACE another one).
+ *
+ * HBM_IN_PLACE is for engines that copy to the device themselves, on a stream of their own: the memory is mapped where it
+ * lies. On a GPU machine that is pinned host memory which the GPU reaches over its link; copies and kernels use it like
+ * device memory, the CPU cannot. What is on disk comes to host memory (to the device where there is no host tier, where the
+ * driver shares no host memory, and for private copies and cuda-ipc buffers); what is on the device is mapped there. At each
+ * lock it may have moved, at the same address: hbm_lease_info says where it is. It moves between tiers like any other, when
+ * its holders are at a safe point; until then whoever wants it on the device waits, at most for the daemon's reclaim
+ * deadline, and is refused with BUSY then. */
 int hbm_attach(hbm_session *session, const char *name, unsigned access, unsigned flags, uint32_t timeout_ms,
                hbm_lease **ret);
 int hbm_attach_id(hbm_session *session, uint64_t id, unsigned access, unsigned flags, uint32_t timeout_ms,
@@ -189,7 +200,7 @@ int hbm_publish_begin(hbm_session *session, const struct hbm_publish *spec, uint
 int hbm_publish_commit(hbm_model *model);
 int hbm_publish_abort(hbm_model *model);
 
-/* One round trip for the whole model. Flags HBM_WAIT, HBM_UNLOCKED. */
+/* One round trip for the whole model. Flags HBM_WAIT, HBM_UNLOCKED, HBM_IN_PLACE. */
 int hbm_model_attach(hbm_session *session, const char *name, unsigned access, unsigned flags, uint32_t timeout_ms,
                      hbm_model **ret);
 int hbm_model_detach(hbm_model *model);
@@ -251,6 +262,11 @@ struct hbm_compress {
 };
 int hbm_compress(hbm_session *session, const struct hbm_compress *spec, struct hbm_receipt *receipt, hbm_op **op);
 int hbm_decompress(hbm_session *session, const char *sel, hbm_op **op);
+/* Flags HBM_FORCE, HBM_LIVE. HBM_LIVE (tier HBM_TIER_HOST): those who have it attached go on with it in host memory, at the
+ * same address, from their next safe point (or unlock) on, slower; their locks find it resident there. It is all of it or
+ * nothing: BUSY, naming the pids, if one of them reaches no safe point in time. hbm_restore brings it back the same way;
+ * when nobody has it attached any more it is like anything else that was offloaded. UNSUPPORTED where the driver has no host
+ * memory that processes share. Waiting for it (op NULL) with the buffer locked in this thread waits for oneself. */
 int hbm_offload(hbm_session *session, const char *sel, unsigned tier, unsigned flags, hbm_op **op);
 int hbm_restore(hbm_session *session, const char *sel, hbm_op **op);
 /* Restore as a hint: arenas come one after the other, a model's as they were published, and each can be locked as soon as

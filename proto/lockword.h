@@ -4,6 +4,7 @@
  *   bit  31     RECLAIM  set by the daemon: please let go when the count is 0
  *   bit  32     AWAY     set by libhbm: the arena is unmapped here; locking needs a round trip
  *   bit  33     LANDING  set by libhbm: mapped, and not to be locked yet (see lockword_land)
+ *   bit  34     HOST     set by the daemon as it grants the arena: it lies in host memory; 0: on its device
  *   bit  35     WANTED   set by libhbm: in the window of this client's order; other clients' windows leave it where it is
  *   bits 48-63  epoch    moves the arena has made under this mapping
  *
@@ -20,6 +21,7 @@
 #define LOCKWORD_RECLAIM ((uint64_t)1 << 31)
 #define LOCKWORD_AWAY ((uint64_t)1 << 32)
 #define LOCKWORD_LANDING ((uint64_t)1 << 33)
+#define LOCKWORD_HOST ((uint64_t)1 << 34)
 #define LOCKWORD_WANTED ((uint64_t)1 << 35)
 #define LOCKWORD_EPOCH_SHIFT 48
 #define LOCKWORD_SLOTS 8192 /* words in a session's page: arenas it can map at once */
@@ -103,11 +105,20 @@ static inline void lockword_arrive(_Atomic uint64_t *word, uint64_t locks)
 
     do
         fresh = ((old >> LOCKWORD_EPOCH_SHIFT) + 1) << LOCKWORD_EPOCH_SHIFT |
-                (old & (LOCKWORD_RECLAIM | LOCKWORD_WANTED)) | locks;
+                (old & (LOCKWORD_RECLAIM | LOCKWORD_HOST | LOCKWORD_WANTED)) | locks;
     while (!atomic_compare_exchange_weak_explicit(word, &old, fresh, memory_order_release, memory_order_relaxed));
 }
 
-/* Daemon side. Both return the word as it was. */
+/* Daemon side. Before the grant is sent: where that is. */
+static inline void lockword_place(_Atomic uint64_t *word, bool host)
+{
+    if (host)
+        atomic_fetch_or_explicit(word, LOCKWORD_HOST, memory_order_release);
+    else
+        atomic_fetch_and_explicit(word, ~LOCKWORD_HOST, memory_order_release);
+}
+
+/* Both return the word as it was. */
 static inline uint64_t lockword_request(_Atomic uint64_t *word)
 {
     return atomic_fetch_or_explicit(word, LOCKWORD_RECLAIM, memory_order_acq_rel);

@@ -21,6 +21,8 @@
 #define WIRE_SHARED 8u   /* a global name, trusted to all who may use its listener */
 #define WIRE_REPLACE 16u /* publish: replace a sealed model of that name */
 #define WIRE_FORCE 32u   /* offload, window: past offload_limit */
+#define WIRE_LIVE 64u    /* offload to host: under whoever has it mapped, who goes on there */
+#define WIRE_IN_PLACE 128u /* attach: host memory is mapped as it lies, not brought to the device */
 
 /* Compress: what becomes of the original. */
 enum wire_mode { WIRE_MODE_REPLACE = 0, WIRE_MODE_COPY = 1 };

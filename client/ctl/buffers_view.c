@@ -29,7 +29,10 @@ void show_buffers(const struct cli *cli, const cJSON *buffers)
         grid_bytes(&grid, row, "size");
         grid_member(&grid, row, "dtype");
         grid_take(&grid, cell_shape(member(row, "shape")));
-        grid_member(&grid, row, "tier");
+        if (cJSON_IsTrue(member(row, "live")))
+            grid_cell(&grid, "host, live");
+        else
+            grid_member(&grid, row, "tier");
         grid_member(&grid, row, "encoding");
         grid_member(&grid, row, "handle");
         grid_take(&grid, cell_leases(member(row, "leases")));

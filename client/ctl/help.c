@@ -27,6 +27,7 @@ static const struct {
     {"sleep", "--to", "where to (default host)"},
     {NULL, "--to", "where to"},
     {NULL, "--force", "past offload_limit"},
+    {NULL, "--live", "under those who have them attached: they go on in host memory, at their next safe point"},
     {NULL, "--verbose", "a row for each buffer (default: one line for all)"},
     {NULL, "--timeout", "how long to wait (default: for ever)"},
     {NULL, "--follow", "go on with what happens from now"},

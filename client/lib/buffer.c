@@ -8,7 +8,7 @@
 
 _Static_assert(HBM_WAIT == WIRE_WAIT && HBM_UNLOCKED == WIRE_UNLOCKED && HBM_KEEP == WIRE_KEEP &&
                    HBM_SHARED == WIRE_SHARED && HBM_REPLACE == WIRE_REPLACE && HBM_FORCE == WIRE_FORCE &&
-                   HBM_DEVICE_ANY == WIRE_DEVICE_ANY,
+                   HBM_LIVE == WIRE_LIVE && HBM_IN_PLACE == WIRE_IN_PLACE && HBM_DEVICE_ANY == WIRE_DEVICE_ANY,
                "flags are those of the wire");
 
 int lease_end(hbm_session *session, uint64_t lease, uint64_t life)
@@ -174,7 +174,7 @@ static int attach(hbm_session *session, uint64_t id, const char *name, unsigned 
         return set_error(HBM_E_INVALID, "ret is NULL");
     if (access > HBM_RW)
         return set_error(HBM_E_INVALID, "access %u is neither HBM_RO nor HBM_RW", access);
-    if (flags & ~(unsigned)HBM_UNLOCKED)
+    if (flags & ~(unsigned)(HBM_UNLOCKED | HBM_IN_PLACE))
         return set_error(HBM_E_INVALID, "flags has bits that hbm_attach does not take (0x%x)", flags);
     if (name)
         strcpy(request.name, name);
@@ -216,11 +216,11 @@ void *hbm_pointer(const hbm_lease *lease)
 void hbm_lease_info(const hbm_lease *lease, struct hbm_info *ret)
 {
     const struct wire_grant *grant = &lease->grant;
-    bool away = lease->session->inert || (*lease->hold.mapping->word & LOCKWORD_AWAY);
+    uint64_t word = lease->session->inert ? LOCKWORD_AWAY : *lease->hold.mapping->word;
 
     *ret = (struct hbm_info){
         .id = grant->buffer,
-        .pointer = away ? NULL : hbm_pointer(lease),
+        .pointer = word & LOCKWORD_AWAY ? NULL : hbm_pointer(lease),
         .size = grant->size,
         .name = *grant->name ? grant->name : NULL,
         .device = grant->device,
@@ -230,6 +230,7 @@ void hbm_lease_info(const hbm_lease *lease, struct hbm_info *ret)
         .access = grant->access,
         .handle = grant->handle,
         .encoding = grant->encoding,
+        .tier = word & LOCKWORD_HOST ? HBM_TIER_HOST : HBM_TIER_DEVICE,
     };
     memcpy(ret->dims, grant->dims, sizeof(ret->dims));
 }

@@ -152,7 +152,7 @@ int hbm_model_attach(hbm_session *session, const char *name, unsigned access, un
         error = check_text("name", name, HBM_NAME_MAX);
     if (error)
         return error;
-    if (!ret || access > HBM_RW || flags & ~(unsigned)(HBM_WAIT | HBM_UNLOCKED))
+    if (!ret || access > HBM_RW || flags & ~(unsigned)(HBM_WAIT | HBM_UNLOCKED | HBM_IN_PLACE))
         return set_error(HBM_E_INVALID, "%s", !ret ? "ret is NULL" : access > HBM_RW ? "access" : "flags");
     strcpy(request.name, name);
     do {
@@ -200,11 +200,11 @@ void hbm_model_buffer(const hbm_model *model, unsigned i, struct hbm_info *ret)
     const struct table_arena *arena = &model->table.arenas[row->arena];
     const struct mapping *mapping = model->holds[row->arena].mapping;
     const char *group = model->table.strings + arena->group;
-    bool away = model->session->inert || (*mapping->word & LOCKWORD_AWAY);
+    uint64_t word = model->session->inert ? LOCKWORD_AWAY : *mapping->word;
 
     *ret = (struct hbm_info){
         .id = row->buffer,
-        .pointer = away ? NULL : (char *)mapping->place.address + row->offset,
+        .pointer = word & LOCKWORD_AWAY ? NULL : (char *)mapping->place.address + row->offset,
         .size = row->size,
         .name = model->table.strings + row->name,
         .group = *group ? group : NULL,
@@ -215,6 +215,7 @@ void hbm_model_buffer(const hbm_model *model, unsigned i, struct hbm_info *ret)
         .access = model->access,
         .handle = arena->handle,
         .encoding = row->encoding,
+        .tier = word & LOCKWORD_HOST ? HBM_TIER_HOST : HBM_TIER_DEVICE,
     };
     memcpy(ret->dims, row->dims, sizeof(ret->dims));
 }

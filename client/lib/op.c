@@ -167,8 +167,10 @@ int hbm_offload(hbm_session *session, const char *sel, unsigned tier, unsigned f
 
     if (!error && (tier == HBM_TIER_DEVICE || tier >= HBM_TIERS))
         error = set_error(HBM_E_INVALID, "tier is neither HBM_TIER_HOST nor HBM_TIER_DISK");
-    if (!error && flags & ~(unsigned)HBM_FORCE)
+    if (!error && flags & ~(unsigned)(HBM_FORCE | HBM_LIVE))
         error = set_error(HBM_E_INVALID, "flags has bits that hbm_offload does not take (0x%x)", flags);
+    if (!error && (flags & HBM_LIVE) && tier != HBM_TIER_HOST)
+        error = set_error(HBM_E_INVALID, "HBM_LIVE needs HBM_TIER_HOST: only host memory can be used where it lies");
     return error ? error : start(session, WIRE_OFFLOAD, &request, NULL, 0, NULL, op);
 }
 

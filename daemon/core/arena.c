@@ -58,6 +58,13 @@ struct arena *arena_get(struct core *core, uint64_t id)
     return idmap_get(&core->ids, id, ID_ARENA);
 }
 
+bool arena_is_resident(const struct arena *arena, bool in_place)
+{
+    if (arena_tier(arena) == HBM_TIER_HOST)
+        return (arena->live || in_place) && arena->handle == HBM_HANDLE_FD && extent_is_shareable(arena->extent);
+    return arena_tier(arena) == HBM_TIER_DEVICE;
+}
+
 bool arena_may_read(const struct arena *arena, const struct principal *who)
 {
     if (who->admin || owner_equal(arena->owner, who->owner))
@@ -84,6 +91,22 @@ bool arena_trusts(const struct arena *arena, const struct principal *who)
 bool arena_is_leased(const struct arena *arena)
 {
     return !list_empty(&arena->mappings);
+}
+
+void arena_demoted(struct arena *arena)
+{
+    if (arena->live || arena_tier(arena) != HBM_TIER_HOST || !arena_is_leased(arena))
+        return;
+    arena->live = true;
+    ledger_put_arena(arena->core, arena);
+}
+
+void arena_unmapped(struct arena *arena)
+{
+    if (!arena->live)
+        return;
+    arena->live = false;
+    ledger_put_arena(arena->core, arena);
 }
 
 bool arena_has_writers(const struct arena *arena)

@@ -26,6 +26,7 @@ struct arena {
     struct list waiters;   /* struct arena_wait: told when transition becomes NULL */
     uint64_t visit;        /* the last of core->visits that came by */
     bool prefetched;       /* it is here, or comes, by a prefetch */
+    bool live;             /* demoted under those who map it: for them it is resident in host memory */
     struct lock_waits lock_waits;
     uint64_t locked_ms;    /* last attach or lock round trip */
 };
@@ -40,12 +41,19 @@ static inline enum hbm_tier arena_tier(const struct arena *arena)
 {
     return arena->extent->tier;
 }
+/* Whoever maps it needs no move: it is on its device, or in host memory where that will do (live, or `in_place`) and a
+ * process can map it. */
+bool arena_is_resident(const struct arena *arena, bool in_place);
 bool arena_may_read(const struct arena *arena, const struct principal *who);
 bool arena_may_write(const struct arena *arena, const struct principal *who);
 /* The caller may map it directly; others who may read get a private copy. */
 bool arena_trusts(const struct arena *arena, const struct principal *who);
 /* Leases of any kind on any of its buffers, by others than nobody. */
 bool arena_is_leased(const struct arena *arena);
+/* In host memory, it is resident there for those who have it attached, if anybody has. */
+void arena_demoted(struct arena *arena);
+/* The last mapping has gone: what was demoted under them is a plain offloaded arena from now on. */
+void arena_unmapped(struct arena *arena);
 bool arena_has_writers(const struct arena *arena);
 /* Writes "pid 12, pid 34" of those who map it (who = may be NULL for all). */
 void arena_holders(const struct arena *arena, char *text, size_t size);

@@ -144,7 +144,7 @@ static void point_at(struct mapping *mapping, struct extent *extent)
     mapping->extent = extent;
 }
 
-static void swap_arena(struct core *core, struct plan *plan)
+static void swap_arena(struct core *core, struct plan *plan, bool live)
 {
     struct arena *arena = arena_get(core, plan->arena);
 
@@ -153,6 +153,7 @@ static void swap_arena(struct core *core, struct plan *plan)
     struct extent *old = arena->extent;
     arena->extent = TAKE_PTR(plan->target);
     arena->prefetched &= arena_tier(arena) == HBM_TIER_DEVICE;
+    arena->live = live && arena_tier(arena) == HBM_TIER_HOST && arena_is_leased(arena);
     list_for_each_safe (node, &arena->mappings) {
         struct mapping *mapping = list_entry(node, struct mapping, arena_node);
         /* Another form under an address that is held would be read as the old one: those who have it keep the old
@@ -162,6 +163,8 @@ static void swap_arena(struct core *core, struct plan *plan)
             mapping_retire(mapping);
             mapping->retired = mapping->session->retired = true;
         }
+        if (arena->live)
+            extent_export(arena->extent, mapping->access);
     }
     ledger_put_extent(core, arena->extent); /* again: now it has a checksum */
     ledger_put_arena(core, arena);
@@ -188,7 +191,7 @@ int commit_swap(struct transition *transition, struct plan *plans, size_t n)
      * and removal from the store come after it. */
     ledger_begin(core);
     for (size_t i = 0; i < n; i++)
-        swap_arena(core, &plans[i]);
+        swap_arena(core, &plans[i], transition->live);
     list_for_each (node, &core->sessions)
         put_leases(list_entry(node, struct session, node));
     ledger_end(core);

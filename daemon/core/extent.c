@@ -1,5 +1,6 @@
 #include "daemon/core/extent.h"
 
+#include <fcntl.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -116,6 +117,24 @@ int extent_fd_for(struct extent *extent, enum hbm_access access, int *fd)
         extent->fd_to_read = memfd_reopen_read_only(extent->fd);
     *fd = extent->fd_to_read;
     return *fd < 0 ? *fd : 0;
+}
+
+bool extent_is_shareable(const struct extent *extent)
+{
+    return !extent->device->is_cuda || extent->kind != JOB_EXTENT_HOST || fcntl(extent->fd, F_GET_SEALS) < 0;
+}
+
+void extent_export(struct extent *extent, enum hbm_access access)
+{
+    bool changes;
+
+    if (extent->tier != HBM_TIER_HOST)
+        return;
+    changes = !extent->exported || (extent->has_checksum && access == HBM_RW);
+    extent->exported = true;
+    extent->has_checksum &= access != HBM_RW;
+    if (changes)
+        ledger_put_extent(extent->core, extent);
 }
 
 bool extent_is_made(const struct extent *extent)

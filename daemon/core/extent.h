@@ -22,6 +22,7 @@ struct extent {
     uint64_t checksum; /* of the whole extent as it was copied here; valid if has_checksum */
     bool has_checksum;
     uint64_t spill_key; /* disk: the key that it is encrypted with; 0: plain */
+    bool exported; /* host memory: a client was given it, and may have kept it */
     bool stored; /* a copy of fd is with whoever outlives us */
     bool is_object; /* and the account pays for it there */
     bool lost;   /* what it held is gone (cuda-ipc after its worker's death; an fd missing after a restart) */
@@ -35,6 +36,10 @@ struct extent *extent_ref(struct extent *extent);
 struct extent *extent_unref(struct extent *extent);
 /* What a client maps for that access; the fd stays the extent's, and is -1 for cuda-ipc. 0 or -errno. */
 int extent_fd_for(struct extent *extent, enum hbm_access access, int *fd);
+/* False of a GPU's host memory where the driver shares none: a memfd that only the worker pins. */
+bool extent_is_shareable(const struct extent *extent);
+/* A client is about to map it. What somebody may write has no checksum any more. */
+void extent_export(struct extent *extent, enum hbm_access access);
 /* False of device memory that the job which fills it is still to make. */
 bool extent_is_made(const struct extent *extent);
 /* How jobs name it; the fd, if any, goes to job->fds in the same order. */

@@ -39,7 +39,8 @@ bool host_pool_put(struct extent *extent)
 {
     struct core *core = extent->core;
 
-    if (extent->kind != JOB_EXTENT_HOST || !extent->device->is_cuda || extent->lost || core->draining)
+    if (extent->kind != JOB_EXTENT_HOST || !extent->device->is_cuda || extent->lost || extent->exported ||
+        core->draining)
         return false;
     struct pooled *pooled = calloc(1, sizeof(*pooled));
     if (!pooled)

@@ -4,8 +4,8 @@
  * ledger, no fd in the store, no charge on the account. It still counts as used in its tier, and gives way to
  * whoever needs room there.
  *
- * It keeps its old bytes: only for extents of which every byte is written before anyone reads. It was never
- * exported to a client, so nobody else writes into it. */
+ * It keeps its old bytes: only for extents of which every byte is written before anyone reads. What
+ * was exported to a client does not come here, so nobody else writes into it. */
 #pragma once
 
 #include "daemon/core/extent.h"

@@ -7,12 +7,13 @@
 #include "daemon/core/health.h"
 #include "daemon/core/ledger.h"
 #include "daemon/core/residency.h"
+#include "proto/messages.h"
 
-static struct mapping *mapping_find(struct session *session, struct arena *arena, enum hbm_access access)
+static struct mapping *mapping_find(struct session *session, struct arena *arena, enum hbm_access access, bool in_place)
 {
     list_for_each(node, &arena->mappings) {
         struct mapping *mapping = list_entry(node, struct mapping, arena_node);
-        if (mapping->session == session && mapping->access == access)
+        if (mapping->session == session && mapping->access == access && mapping->in_place == in_place)
             return mapping;
     }
     return NULL;
@@ -33,10 +34,11 @@ static bool take_slot(struct session *session, uint32_t *slot)
 }
 
 /* The session's mapping of the arena, counted for one more lease. */
-static struct mapping *mapping_use(struct session *session, struct arena *arena, enum hbm_access access, bool unlocked,
+static struct mapping *mapping_use(struct session *session, struct arena *arena, enum hbm_access access, uint32_t flags,
                                    int *error, char *detail)
 {
-    struct mapping *mapping = mapping_find(session, arena, access);
+    bool in_place = flags & WIRE_IN_PLACE;
+    struct mapping *mapping = mapping_find(session, arena, access, in_place);
 
     if (!mapping) {
         mapping = calloc(1, sizeof(*mapping));
@@ -49,13 +51,14 @@ static struct mapping *mapping_use(struct session *session, struct arena *arena,
         mapping->session = session;
         mapping->arena = arena;
         mapping->access = access;
+        mapping->in_place = in_place;
         mapping->extent = extent_ref(arena->extent);
         session->slots[mapping->slot] = mapping;
         list_append(&session->mappings, &mapping->session_node);
         list_append(&arena->mappings, &mapping->arena_node);
     }
     mapping->n_leases++;
-    if (!unlocked)
+    if (!(flags & WIRE_UNLOCKED))
         mapping_arrives(mapping);
     arena->locked_ms = core_now(session->core);
     return mapping;
@@ -69,6 +72,8 @@ void mapping_arrives(struct mapping *mapping)
         mapping->extent = mapping->arena->extent;
     }
     mapping->present = true;
+    extent_export(mapping->extent, mapping->access);
+    lockword_place(&mapping->session->words[mapping->slot], mapping->extent->tier == HBM_TIER_HOST);
 }
 
 static void mapping_unuse(struct mapping *mapping)
@@ -82,6 +87,8 @@ static void mapping_unuse(struct mapping *mapping)
     list_unlink(&mapping->arena_node);
     extent_unref(mapping->extent);
     free(mapping);
+    if (arena && list_empty(&arena->mappings))
+        arena_unmapped(arena);
     if (arena)
         reclaim_check(arena);
 }
@@ -157,18 +164,19 @@ static int lease_write_down(struct lease *lease, char *detail)
     return ledger_trouble(core) ? health_check(core, detail) : 0;
 }
 
-struct lease *lease_new_buffer(struct session *session, struct buffer *buffer, enum hbm_access access, bool unlocked,
+struct lease *lease_new_buffer(struct session *session, struct buffer *buffer, enum hbm_access access, uint32_t flags,
                                int *error, char *detail)
 {
     struct lease *lease = lease_alloc(session, access, 1, error, detail);
 
     if (!lease)
         return NULL;
-    lease->mappings[0] = mapping_use(session, buffer->arena, access, unlocked, error, detail);
+    lease->mappings[0] = mapping_use(session, buffer->arena, access, flags, error, detail);
     if (!lease->mappings[0])
         return lease_withdraw(lease);
     lease->n_mappings = 1;
     lease->buffer = buffer;
+    lease->in_place = flags & WIRE_IN_PLACE;
     *error = lease_write_down(lease, detail);
     if (*error)
         return lease_withdraw(lease);
@@ -177,7 +185,7 @@ struct lease *lease_new_buffer(struct session *session, struct buffer *buffer, e
     return lease;
 }
 
-struct lease *lease_new_model(struct session *session, struct model *model, enum hbm_access access, bool unlocked,
+struct lease *lease_new_model(struct session *session, struct model *model, enum hbm_access access, uint32_t flags,
                               int *error, char *detail)
 {
     _cleanup_free_ struct arena **arenas = model_arenas(model);
@@ -190,12 +198,13 @@ struct lease *lease_new_model(struct session *session, struct model *model, enum
     if (!lease)
         return NULL;
     for (uint32_t i = 0; i < model->n_arenas; i++) {
-        struct mapping *mapping = mapping_use(session, arenas[i], access, unlocked, error, detail);
+        struct mapping *mapping = mapping_use(session, arenas[i], access, flags, error, detail);
         if (!mapping)
             return lease_withdraw(lease);
         lease->mappings[lease->n_mappings++] = mapping;
     }
     lease->model = model;
+    lease->in_place = flags & WIRE_IN_PLACE;
     *error = lease_write_down(lease, detail);
     if (*error)
         return lease_withdraw(lease);

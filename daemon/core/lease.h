@@ -14,6 +14,7 @@ struct mapping {
     enum hbm_access access;
     uint32_t slot;
     uint32_t n_leases;
+    bool in_place;  /* host memory will do; never shared with leases for which it will not */
     bool present;   /* the client has it mapped, or is about to */
     bool reclaimed; /* RECLAIM is set and no RELEASED has come yet */
     bool retired;   /* commit.c's: it keeps an extent that no arena has, which the lease rows do not say yet */
@@ -26,17 +27,18 @@ struct lease {
     struct buffer *buffer; /* one of these two */
     struct model *model;
     enum hbm_access access;
-    bool builder;
+    bool builder, in_place;
     uint64_t since_ms; /* of this daemon's clock: after a restart, of the restart */
     uint32_t n_mappings;
     struct mapping *mappings[]; /* one an arena, in table order */
 };
 
-/* One lease on a buffer or on a whole model; every arena must be resident unless `unlocked`. NULL with error and
+/* One lease on a buffer or on a whole model; flags: WIRE_IN_PLACE, and WIRE_UNLOCKED, without which every arena must be
+ * resident. NULL with error and
  * detail (NO_MEMORY, LIMIT: no slot left). */
-struct lease *lease_new_buffer(struct session *session, struct buffer *buffer, enum hbm_access access, bool unlocked,
+struct lease *lease_new_buffer(struct session *session, struct buffer *buffer, enum hbm_access access, uint32_t flags,
                                int *error, char *detail);
-struct lease *lease_new_model(struct session *session, struct model *model, enum hbm_access access, bool unlocked,
+struct lease *lease_new_model(struct session *session, struct model *model, enum hbm_access access, uint32_t flags,
                               int *error, char *detail);
 /* Ends it: mappings that nothing else needs go, then what nothing else keeps. Returns NULL. */
 struct lease *lease_free(struct lease *lease);

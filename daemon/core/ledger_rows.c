@@ -75,6 +75,7 @@ void ledger_put_extent(struct core *core, const struct extent *extent)
     pack_u32(&pack, extent->has_checksum);
     pack_u64(&pack, extent->checksum);
     pack_u64(&pack, extent->spill_key);
+    pack_u32(&pack, extent->exported);
     ledger_write(core, LEDGER_EXTENT, extent->id, &pack);
 }
 
@@ -90,6 +91,7 @@ void ledger_put_arena(struct core *core, const struct arena *arena)
     pack_u32(&pack, arena->handle);
     pack_text(&pack, arena->group);
     pack_u64(&pack, arena->extent->id);
+    pack_u32(&pack, arena->live);
     ledger_write(core, LEDGER_ARENA, arena->id, &pack);
 }
 
@@ -175,6 +177,7 @@ void ledger_put_lease(struct core *core, const struct lease *lease)
         pack_u64(&pack, mapping->arena ? mapping->arena->id : 0);
         pack_u64(&pack, mapping->extent ? mapping->extent->id : 0);
     }
+    pack_u32(&pack, lease->in_place);
     ledger_write(core, LEDGER_LEASE, lease->id, &pack);
 }
 

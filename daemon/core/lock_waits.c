@@ -1,8 +1,8 @@
 #include "daemon/core/lock_waits.h"
 
-uint8_t lock_finds(const struct arena *arena)
+uint8_t lock_finds(const struct arena *arena, bool in_place)
 {
-    bool away = arena_tier(arena) != HBM_TIER_DEVICE;
+    bool away = !arena_is_resident(arena, in_place);
 
     return (uint8_t)((away ? LOCK_FINDS_AWAY : 0) | (arena->prefetched ? LOCK_FINDS_PREFETCHED : 0));
 }

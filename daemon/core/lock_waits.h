@@ -14,6 +14,6 @@ enum lock_finds {
 void lock_begins(struct session *session, const struct arena *arena);
 void lock_has_ended(struct session *session, const struct arena *arena);
 
-uint8_t lock_finds(const struct arena *arena);
+uint8_t lock_finds(const struct arena *arena, bool in_place);
 /* One lock has ended, after so long. found: what it found, one an arena. */
 void lock_waits_book(struct core *core, const uint64_t *arenas, const uint8_t *found, size_t n, uint64_t ms);

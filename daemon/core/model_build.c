@@ -196,7 +196,7 @@ static void built(struct build *build)
     }
     if (!error)
         error = make_contents(build);
-    struct lease *lease = error ? NULL : lease_new_model(call->session, build->model, HBM_RW, build->unlocked, &error, build->detail);
+    struct lease *lease = error ? NULL : lease_new_model(call->session, build->model, HBM_RW, build->unlocked ? WIRE_UNLOCKED : 0, &error, build->detail);
     if (!lease) {
         give_up(build, error, build->detail);
         return;

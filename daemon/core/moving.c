@@ -72,7 +72,7 @@ static void moving_progress(struct transition *transition)
         snprintf(op->detail, sizeof(op->detail), "%zu of %zu groups are there", transition->swapped, transition->n);
 }
 
-static void fill_rows(struct op *op)
+void moving_fill_rows(struct op *op)
 {
     for (size_t i = 0; i < op->n_rows; i++) {
         struct op_row *row = &op->rows[i];
@@ -117,7 +117,7 @@ static void moving_done(struct transition *transition)
     else if (moving->fill)
         moving->fill(moving, op);
     else
-        fill_rows(op);
+        moving_fill_rows(op);
     moving_progress(transition);
     if (transition->swapped)
         snprintf(detail, sizeof(detail), "%zu of %zu groups are back: %.190s", transition->swapped, transition->n,

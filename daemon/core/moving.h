@@ -36,6 +36,8 @@ void moving_answer(struct moving *moving, const char *verb, struct call *call);
 struct moving *moving_arenas(struct core *core, const struct principal *who, struct arena *const *arenas, size_t n,
                              enum hbm_tier tier);
 
+/* What a fill of NULL does. */
+void moving_fill_rows(struct op *op);
 /* How the buffer is now: in a new row, and in one that is there. who NULL: the daemon. */
 void op_row_begin(struct op_row *row, const struct buffer *buffer, const struct principal *who);
 void op_row_show(struct op_row *row, const struct buffer *buffer);

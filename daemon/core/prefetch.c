@@ -231,6 +231,8 @@ static const struct wanted *next_wanted(struct prefetch *prefetch)
             continue;
         else if (prefetch->tier != HBM_TIER_DEVICE && arena_is_in_use(arena))
             continue;
+        else if (arena->live)
+            show_rows(prefetch, wanted, 0, "it is used where it lies; restore brings it back");
         else if (is_wanted_by_others(prefetch, arena->device))
             show_rows(prefetch, wanted, 0, "others wait for memory of its device");
         else

@@ -107,6 +107,8 @@ static void release_unkept(struct core *core, struct rows rows)
             arena_free(arena);
         else if (arena->extent->lost)
             say_lost(core, arena);
+        else if (!arena_is_leased(arena))
+            arena_unmapped(arena);
     }
     /* Each extent was adopted with a ref of nobody's: now it is a lease's or an arena's, or it goes. */
     for (size_t i = 0; i < rows.n; i++)

@@ -68,6 +68,7 @@ int readopt_extent(struct readopt *readopt, struct ledger_row *row)
     bool has_checksum = unpack_u32(in);
     uint64_t checksum = unpack_u64(in);
     uint64_t spill_key = in->left < sizeof(spill_key) ? 0 : unpack_u64(in); /* since version 3 */
+    bool exported = unpack_later_u32(in); /* since version 4 */
     char name[STORE_NAME_MAX];
 
     if (in->failed || !uuid || tier >= HBM_TIERS)
@@ -91,6 +92,7 @@ int readopt_extent(struct readopt *readopt, struct ledger_row *row)
         extent_discount(extent);
     extent->has_checksum = has_checksum;
     extent->checksum = checksum;
+    extent->exported = exported;
     return 0;
 }
 
@@ -105,6 +107,7 @@ int readopt_arena(struct readopt *readopt, struct ledger_row *row)
     uint32_t mode = unpack_u32(in), handle = unpack_u32(in);
     const char *group = unpack_text(in);
     struct extent *extent = idmap_get(&core->ids, unpack_u64(in), ID_EXTENT);
+    bool live = unpack_later_u32(in); /* since version 4 */
 
     if (in->failed || !group || !extent) {
         log_error("LOST: nothing is known of the memory of arena 0x%016" PRIx64 " (group %s)", row->id,
@@ -126,6 +129,7 @@ int readopt_arena(struct readopt *readopt, struct ledger_row *row)
     snprintf(arena->group, sizeof(arena->group), "%s", group);
     arena->device = extent->device;
     arena->extent = extent_ref(extent);
+    arena->live = live;
     arena->locked_ms = core_now(core);
     list_init(&arena->buffers);
     list_init(&arena->mappings);

@@ -187,5 +187,8 @@ int readopt_lease(struct readopt *readopt, struct ledger_row *row)
         mapping->n_leases++;
         lease->mappings[lease->n_mappings++] = mapping;
     }
+    lease->in_place = unpack_later_u32(in); /* since version 4 */
+    for (uint32_t i = 0; i < n; i++)
+        lease->mappings[i]->in_place = lease->in_place;
     return 0;
 }

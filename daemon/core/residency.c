@@ -41,12 +41,22 @@ static void arena_is_free(struct arena_wait *wait)
     advance(container_of(wait, struct residency, wait));
 }
 
+/* Someone else moves one of them at this moment: what was BUSY then may not be for long. */
+static bool is_moving(const struct residency *residency)
+{
+    for (size_t i = 0; i < residency->n; i++) {
+        const struct arena *arena = arena_get(residency->core, residency->arenas[i]);
+        if (arena && arena->transition)
+            return true;
+    }
+    return false;
+}
+
 static void restored(struct op_wait *wait, struct op *op)
 {
     struct residency *residency = container_of(wait, struct residency, op_wait);
 
-    /* BUSY: someone else moves one of them at this moment; look again. */
-    if (!op->error || op->error == HBM_E_BUSY) {
+    if (!op->error || (op->error == HBM_E_BUSY && is_moving(residency))) {
         advance(residency);
         return;
     }
@@ -70,8 +80,19 @@ static bool wait_for_move(struct residency *residency, struct arena *arena)
     return true;
 }
 
+/* Where it is to come; the tier that it is in if it may stay there. */
+static enum hbm_tier tier_for(const struct arena *arena, bool in_place)
+{
+    if (arena_is_resident(arena, in_place))
+        return arena_tier(arena);
+    bool via_host = in_place && arena_tier(arena) == HBM_TIER_DISK && arena->handle == HBM_HANDLE_FD &&
+                    arena->device->capacity[HBM_TIER_HOST];
+    return via_host ? HBM_TIER_HOST : HBM_TIER_DEVICE;
+}
+
 static void advance(struct residency *residency)
 {
+    enum hbm_tier to = HBM_TIER_DISK; /* none yet */
     _cleanup_free_ uint64_t *away = calloc(residency->n + 1, sizeof(*away));
     size_t n_away = 0;
 
@@ -96,13 +117,17 @@ static void advance(struct residency *residency)
             set_deadline(residency);
             return;
         }
-        if (arena_tier(arena) == HBM_TIER_DEVICE)
+        enum hbm_tier tier = tier_for(arena, residency->in_place[i]);
+        if (tier == arena_tier(arena))
             continue;
         int drained = device_check_drained(arena->device, residency->detail);
         if (drained) {
             end(residency, drained);
             return;
         }
+        if (n_away && tier != to) /* in its turn */
+            continue;
+        to = tier;
         away[n_away++] = arena->id;
     }
     if (!n_away) {
@@ -110,13 +135,13 @@ static void advance(struct residency *residency)
         return;
     }
     if (!residency->timeout_ms) {
-        snprintf(residency->detail, sizeof(residency->detail), "%zu arenas are not on their device and the timeout is 0", n_away);
+        snprintf(residency->detail, sizeof(residency->detail), "%zu arenas are not where they can be used and the timeout is 0", n_away);
         end(residency, HBM_E_TIMEOUT);
         return;
     }
     int error = 0;
     set_deadline(residency);
-    struct op *op = restore_arenas(residency->core, away, n_away, &error, residency->detail);
+    struct op *op = restore_arenas(residency->core, away, n_away, to, &error, residency->detail);
     if (op)
         op_wait(op, &residency->op_wait);
     else

@@ -49,8 +49,10 @@ static int check_ledger(struct transition *transition)
     return ledger_trouble(transition->core) ? health_check(transition->core, transition->detail) : 0;
 }
 
+static void ask_to_let_go(struct transition *transition);
+
 /* The reason it was called off for stands, whatever the jobs say. */
-static void steps_ended(struct transition *transition)
+static void conclude(struct transition *transition)
 {
     int error = transition->step_error;
 
@@ -63,6 +65,15 @@ static void steps_ended(struct transition *transition)
     if (!error)
         error = check_ledger(transition);
     finish(transition, error ? error : commit(transition));
+}
+
+static void steps_ended(struct transition *transition)
+{
+    transition->copied = true;
+    if (transition->cancelled || transition->step_error)
+        conclude(transition);
+    else
+        ask_to_let_go(transition);
 }
 
 static void cancel_tracks(struct transition *transition, const struct track *but)
@@ -243,13 +254,16 @@ uint64_t transition_bytes(const struct transition *transition)
     return bytes;
 }
 
-/* ---- Letting go: all arenas are asked at once, so that one deadline and one safe point serve them all ---- */
+/* ---- Letting go: all arenas are asked at once, so that one deadline and one safe point serve them all; or all that are
+ * written at once, and when everything is copied the others ---- */
 
 static void reclaims_settled(struct transition *transition)
 {
     if (transition->reclaim_error) {
         transition_withdraw(transition);
         finish(transition, transition->reclaim_error);
+    } else if (!transition->reclaims && transition->copied) {
+        conclude(transition);
     } else if (!transition->reclaims) {
         transition->phase = TRANSITION_STEPPING;
         transition->at = 0;
@@ -272,6 +286,22 @@ static void let_go(struct reclaim *reclaim)
         reclaims_settled(transition);
 }
 
+/* For whoever reads it the move takes as long as unmapping and mapping, and not as long as the copy. */
+static bool is_read_on(const struct transition *transition, const struct plan *plan, const struct arena *arena)
+{
+    bool read = false;
+
+    if ((!transition->live && plan->tier != HBM_TIER_DEVICE) || transition->one_by_one)
+        return false;
+    list_for_each (node, &arena->mappings) {
+        const struct mapping *mapping = list_entry(node, struct mapping, arena_node);
+        if (mapping->present && mapping->access == HBM_RW)
+            return false;
+        read |= mapping->present;
+    }
+    return read;
+}
+
 static void ask_to_let_go(struct transition *transition)
 {
     transition->phase = TRANSITION_RECLAIMING;
@@ -281,7 +311,10 @@ static void ask_to_let_go(struct transition *transition)
     for (size_t i = 0; i < transition->n && !transition->reclaim_error; i++) {
         struct plan *plan = &transition->plans[i];
         struct arena *arena = plan->reclaim && !transition->copy ? arena_get(transition->core, plan->arena) : NULL;
-        if (!arena)
+        if (!arena || (transition->copied && !plan->late))
+            continue;
+        plan->late = !transition->copied && is_read_on(transition, plan, arena);
+        if (plan->late)
             continue;
         plan->wait = (struct reclaim){.arena = arena, .done = let_go};
         plan->waiting = true;
@@ -308,6 +341,10 @@ static bool take_created(struct transition *transition)
         finish(transition, HBM_E_CANCELLED);
     else if (create->error)
         finish(transition, transition_refuse(transition, create->error, "%s", create->detail));
+    else if (transition->live && !extent_is_shareable(create->extent))
+        finish(transition, transition_refuse(transition, HBM_E_UNSUPPORTED,
+                                             "the driver here has no host memory that processes share, so nothing can "
+                                             "go on in it: offload without --live"));
     else {
         transition->at++;
         return true;
@@ -427,6 +464,7 @@ void transition_start(struct transition *transition)
     int error = 0;
 
     transition->error = transition->step_error = 0;
+    transition->copied = false;
     transition->at = 0;
     transition->phase = TRANSITION_CREATING;
     for (size_t i = 0; i < transition->n && !error; i++)

@@ -34,7 +34,7 @@ struct plan {
     uint64_t arena; /* id; 0 in a copy that brings its own source */
     enum hbm_tier tier;
     uint64_t size;
-    bool reclaim; /* clients must let go first; else BUSY if anyone writes, and readers keep the old extent */
+    bool reclaim; /* clients must let go; else BUSY if anyone writes, and readers keep the old extent */
     struct placement *placements;
     size_t n_placements;
     struct step *steps;
@@ -45,6 +45,7 @@ struct plan {
     struct reclaim wait;
     bool waiting;
     bool begun; /* of a transition that is swapped one by one */
+    bool late; /* nobody writes it, and who reads it goes on in the copy: they let go when that is made */
 };
 
 /* One arena's steps, one after the other. Of several arenas as many go side by side as a link has threads: while one is
@@ -71,6 +72,7 @@ struct transition {
     /* Each arena is swapped, and free for others, as soon as it has come through; those that somebody waits for come first.
      * Whatever ends it early leaves these where they are now, and the rest where it was. */
     bool one_by_one;
+    bool live;                /* what comes to the host tier is resident there for those who have it attached */
     /* The arenas stay as they are, nobody lets go of anything and nothing is swapped: commit, called when all steps are
      * done, makes of the targets what it likes (0, or an error with detail; NULL: they stay in the plans). */
     bool copy;
@@ -90,6 +92,7 @@ struct transition {
     struct track tracks[TRANSITION_TRACKS];
     unsigned n_busy; /* tracks */
     size_t swapped;  /* one by one */
+    bool copied;            /* all steps are done */
     bool asking;            /* inside the loop that asks all clients */
     bool starting, created; /* a creation, and it has ended */
     char why[128];

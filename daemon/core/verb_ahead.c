@@ -6,23 +6,23 @@
 #include "daemon/core/prefetch.h"
 #include "daemon/core/verbs.h"
 
-static bool may_come(const struct arena *arena, const struct session *session)
+static bool may_come(const struct mapping *mapping)
 {
-    (void)session;
-    return arena_tier(arena) != HBM_TIER_DEVICE;
+    return !arena_is_resident(mapping->arena, mapping->in_place);
 }
 
-static bool may_leave(const struct arena *arena, const struct session *session)
+static bool may_leave(const struct mapping *mapping)
 {
+    const struct arena *arena = mapping->arena;
+
     return arena_tier(arena) == HBM_TIER_DEVICE && arena->handle == HBM_HANDLE_FD && !arena->extent->lost &&
-           arena->device->capacity[HBM_TIER_HOST] && arena_may_write(arena, &session->who) &&
+           arena->device->capacity[HBM_TIER_HOST] && arena_may_write(arena, &mapping->session->who) &&
            !arena_is_in_use(arena);
 }
 
 /* Those that may, and are not asked for yet. Returns how many. */
-static size_t pick(struct session *session, const struct op *op,
-                   bool (*may)(const struct arena *arena, const struct session *session), const uint32_t *slots,
-                   uint32_t n, uint64_t *arenas)
+static size_t pick(struct session *session, const struct op *op, bool (*may)(const struct mapping *mapping),
+                   const uint32_t *slots, uint32_t n, uint64_t *arenas)
 {
     struct core *core = session->core;
     uint64_t visit = ++core->visits;
@@ -33,7 +33,7 @@ static size_t pick(struct session *session, const struct op *op,
     for (uint32_t i = 0; i < n; i++) {
         const struct mapping *mapping = mapping_by_slot(session, slots[i]);
         struct arena *arena = mapping ? mapping->arena : NULL;
-        if (!arena || arena->visit == visit || arena->transition || !may(arena, session))
+        if (!arena || arena->visit == visit || arena->transition || !may(mapping))
             continue;
         arena->visit = visit;
         arenas[picked++] = arena->id;

@@ -136,7 +136,7 @@ static void created(struct extent_create *create)
     }
     ledger_put_arena(core, arena);
     ledger_put_buffer(core, buffer);
-    struct lease *lease = lease_new_buffer(call->session, buffer, HBM_RW, false, &error, call->detail);
+    struct lease *lease = lease_new_buffer(call->session, buffer, HBM_RW, 0, &error, call->detail);
     if (!lease) {
         buffer_free(buffer);
         refuse(alloc, error, call->detail);

@@ -10,6 +10,7 @@ struct attach {
     struct call *call;
     struct attach_args args;
     uint64_t buffer, arena; /* ids: both may go while we wait */
+    bool in_place;
     struct residency residency;
 };
 
@@ -27,7 +28,7 @@ static void grant(struct core *core, struct call *call, struct buffer *buffer, c
 {
     int error = 0;
     char detail[HBM_DETAIL_MAX] = "";
-    struct lease *lease = lease_new_buffer(call->session, buffer, args->access, args->flags & WIRE_UNLOCKED, &error, detail);
+    struct lease *lease = lease_new_buffer(call->session, buffer, args->access, args->flags, &error, detail);
 
     if (!lease) {
         buffer_release(buffer); /* a private copy is nobody's without one */
@@ -116,6 +117,7 @@ void verb_attach(struct core *core, struct call *call, const struct attach_args 
     attach->args = *args;
     attach->buffer = buffer->id;
     attach->arena = buffer->arena->id;
+    attach->in_place = args->flags & WIRE_IN_PLACE;
     if (!arena_trusts(buffer->arena, &call->who)) {
         private_copy_start(core, call->session, buffer, copied, attach);
         return;
@@ -123,6 +125,7 @@ void verb_attach(struct core *core, struct call *call, const struct attach_args 
     attach->residency = (struct residency){.core = core,
                                            .who = call->who,
                                            .arenas = &attach->arena,
+                                           .in_place = &attach->in_place,
                                            .n = 1,
                                            .timeout_ms = args->timeout_ms,
                                            .done = resident};

@@ -13,12 +13,14 @@ struct model_arrival {
     struct attach_args args;
     uint64_t model; /* id */
     uint64_t *arenas;
+    bool *in_place;
     struct residency residency;
 };
 
 static void finish(struct model_arrival *arrival)
 {
     free(arrival->arenas);
+    free(arrival->in_place);
     free(arrival);
 }
 
@@ -26,7 +28,7 @@ static void grant(struct core *core, struct call *call, struct model *model, con
 {
     int error = 0;
     char detail[HBM_DETAIL_MAX] = "";
-    struct lease *lease = lease_new_model(call->session, model, args->access, args->flags & WIRE_UNLOCKED, &error, detail);
+    struct lease *lease = lease_new_model(call->session, model, args->access, args->flags, &error, detail);
 
     if (!lease) {
         call_refuse(call, error, "%s", detail);
@@ -59,10 +61,13 @@ static int list_arenas(struct model_arrival *arrival, const struct model *model)
     _cleanup_free_ struct arena **arenas = model_arenas(model);
 
     arrival->arenas = calloc(model->n_arenas + 1, sizeof(*arrival->arenas));
-    if (!arenas || !arrival->arenas)
+    arrival->in_place = calloc(model->n_arenas + 1, sizeof(*arrival->in_place));
+    if (!arenas || !arrival->arenas || !arrival->in_place)
         return HBM_E_NO_MEMORY;
-    for (uint32_t i = 0; i < model->n_arenas; i++)
+    for (uint32_t i = 0; i < model->n_arenas; i++) {
         arrival->arenas[i] = arenas[i]->id;
+        arrival->in_place[i] = arrival->args.flags & WIRE_IN_PLACE;
+    }
     return 0;
 }
 
@@ -109,6 +114,8 @@ void model_grant(struct core *core, struct call *call, struct model *model, cons
         return;
     }
     arrival = calloc(1, sizeof(*arrival));
+    if (arrival)
+        arrival->args = *args;
     if (!arrival || list_arenas(arrival, model)) {
         if (arrival)
             finish(arrival);
@@ -117,11 +124,11 @@ void model_grant(struct core *core, struct call *call, struct model *model, cons
     }
     arrival->core = core;
     arrival->call = call;
-    arrival->args = *args;
     arrival->model = model->id;
     arrival->residency = (struct residency){.core = core,
                                             .who = call->who,
                                             .arenas = arrival->arenas,
+                                            .in_place = arrival->in_place,
                                             .n = model->n_arenas,
                                             .timeout_ms = args->timeout_ms,
                                             .done = resident};

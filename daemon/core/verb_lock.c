@@ -11,6 +11,7 @@ struct lock {
     struct call *call;
     uint32_t slots[SLOTS_MAX], n;
     uint64_t arenas[SLOTS_MAX]; /* ids of those that can move; a retired mapping keeps what it has */
+    bool in_place[SLOTS_MAX];
     size_t n_arenas;
     uint8_t found[SLOTS_MAX]; /* enum lock_finds, one an arena */
     uint64_t since_ms;
@@ -18,13 +19,18 @@ struct lock {
 };
 
 /* Two slots may map one arena, ro and rw: it comes back once, or its second move would wait for its first for ever. */
-static void add_arena(struct lock *lock, const struct arena *arena)
+static void add_arena(struct lock *lock, const struct arena *arena, bool in_place)
 {
-    for (size_t i = 0; i < lock->n_arenas; i++)
-        if (lock->arenas[i] == arena->id)
-            return;
-    lock->found[lock->n_arenas] = lock_finds(arena);
-    lock->arenas[lock->n_arenas++] = arena->id;
+    size_t i = 0;
+
+    while (i < lock->n_arenas && lock->arenas[i] != arena->id)
+        i++;
+    if (i == lock->n_arenas) {
+        lock->arenas[lock->n_arenas++] = arena->id;
+        lock->in_place[i] = true;
+    }
+    lock->in_place[i] &= in_place;
+    lock->found[i] = lock_finds(arena, lock->in_place[i]);
 }
 
 /* Every slot again, since the session may have detached while we waited. */
@@ -85,14 +91,15 @@ void verb_lock(struct core *core, struct call *call, const uint32_t *slots, uint
     lock->n = n;
     memcpy(lock->slots, slots, n * sizeof(*slots));
     for (uint32_t i = 0; i < n; i++) {
-        const struct arena *arena = mapping_by_slot(call->session, slots[i])->arena;
-        if (arena)
-            add_arena(lock, arena);
+        const struct mapping *mapping = mapping_by_slot(call->session, slots[i]);
+        if (mapping->arena)
+            add_arena(lock, mapping->arena, mapping->in_place);
     }
     lock_begins(call->session, lock->n_arenas ? arena_get(core, lock->arenas[0]) : NULL);
     lock->residency = (struct residency){.core = core,
                                          .who = call->who,
                                          .arenas = lock->arenas,
+                                         .in_place = lock->in_place,
                                          .n = lock->n_arenas,
                                          .timeout_ms = timeout_ms,
                                          .done = resident};

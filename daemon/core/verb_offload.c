@@ -55,23 +55,27 @@ static struct moving *build(struct core *core, const struct principal *who, cons
     for (size_t i = 0; i < selection->n; i++)
         if (!arena_may_write(selection->buffers[i]->arena, who))
             moving_row(moving, selection->buffers[i], who, "another owner's, and not yours to write");
-    moving->transition.cancellable_by_lock = true;
     return moving;
 }
 
-void verb_offload(struct core *core, struct call *call, const char *sel, enum hbm_tier tier, bool force)
+/* What lay in host memory already is resident there from now on, too. */
+static void settle_where_they_lie(struct moving *moving, struct op *op)
+{
+    moving_fill_rows(op);
+    for (size_t i = 0; i < op->n_rows; i++) {
+        const struct buffer *buffer = op->rows[i].skipped ? NULL : buffer_get(moving->core, op->rows[i].buffer);
+        if (buffer)
+            arena_demoted(buffer->arena);
+    }
+}
+
+static void offload(struct core *core, struct call *call, const char *sel, enum hbm_tier tier, bool force, bool live)
 {
     _cleanup_(selection_clear) struct selection selection = {0};
     _cleanup_(arenas_clear) struct arenas arenas = {0};
     char detail[HBM_DETAIL_MAX] = "";
-    int error = 0;
+    int error = select_buffers(core, &call->who, sel, &selection, detail);
 
-    if (tier != HBM_TIER_HOST && tier != HBM_TIER_DISK) {
-        call_refuse(call, HBM_E_INVALID,
-                    "buffers are offloaded to host or disk; restore brings them to the device");
-        return;
-    }
-    error = select_buffers(core, &call->who, sel, &selection, detail);
     if (!error)
         error = arenas_of(&selection, &arenas, detail);
     if (!error)
@@ -82,5 +86,26 @@ void verb_offload(struct core *core, struct call *call, const char *sel, enum hb
         call_refuse(call, error, "%s", detail);
         return;
     }
-    moving_answer(build(core, &call->who, &selection, &arenas, tier), "offload", call);
+    struct moving *moving = build(core, &call->who, &selection, &arenas, tier);
+    if (moving) {
+        moving->transition.live = live;
+        moving->transition.cancellable_by_lock = !live; /* who goes on with it in host memory locks it there */
+        moving->fill = live ? settle_where_they_lie : NULL;
+    }
+    moving_answer(moving, "offload", call);
+}
+
+void verb_offload(struct core *core, struct call *call, const char *sel, enum hbm_tier tier, bool force)
+{
+    if (tier != HBM_TIER_HOST && tier != HBM_TIER_DISK) {
+        call_refuse(call, HBM_E_INVALID,
+                    "buffers are offloaded to host or disk; restore brings them to the device");
+        return;
+    }
+    offload(core, call, sel, tier, force, false);
+}
+
+void verb_demote(struct core *core, struct call *call, const char *sel, bool force)
+{
+    offload(core, call, sel, HBM_TIER_HOST, force, true);
 }

@@ -23,7 +23,8 @@ void verb_restore(struct core *core, struct call *call, const char *sel)
     moving_answer(moving_arenas(core, &call->who, arenas.at, arenas.n, HBM_TIER_DEVICE), "restore", call);
 }
 
-struct op *restore_arenas(struct core *core, const uint64_t *arenas, size_t n, int *error, char *detail)
+struct op *restore_arenas(struct core *core, const uint64_t *arenas, size_t n, enum hbm_tier tier, int *error,
+                          char *detail)
 {
     _cleanup_free_ struct arena **found = calloc(n + 1, sizeof(*found));
 
@@ -35,6 +36,6 @@ struct op *restore_arenas(struct core *core, const uint64_t *arenas, size_t n, i
             return NULL;
         }
     }
-    return moving_run(found ? moving_arenas(core, NULL, found, n, HBM_TIER_DEVICE) : NULL, "restore", NULL, NULL,
+    return moving_run(found ? moving_arenas(core, NULL, found, n, tier) : NULL, "restore", NULL, NULL,
                       error, detail);
 }

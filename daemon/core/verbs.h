@@ -59,6 +59,8 @@ struct compress_args {
 void verb_compress(struct core *core, struct call *call, const struct compress_args *args);
 void verb_decompress(struct core *core, struct call *call, const char *sel);
 void verb_offload(struct core *core, struct call *call, const char *sel, enum hbm_tier tier, bool force);
+/* Offload to host memory under whoever has it attached: he goes on there, at his next safe point. */
+void verb_demote(struct core *core, struct call *call, const char *sel, bool force);
 void verb_restore(struct core *core, struct call *call, const char *sel);
 void verb_prefetch(struct core *core, struct call *call, const char *sel);
 void verb_sleep(struct core *core, struct call *call, const char *model, enum hbm_tier tier);
@@ -79,5 +81,7 @@ void verb_drain(struct core *core, struct call *call, const char *device); /* NU
 struct private_copy;
 void private_copy_start(struct core *core, struct session *session, struct buffer *original,
                         void (*done)(void *context, uint64_t buffer, int error, const char *detail), void *context);
-/* Used by residency: restores these arenas as the daemon itself. NULL with error and detail. */
-struct op *restore_arenas(struct core *core, const uint64_t *arenas, size_t n, int *error, char *detail);
+/* Used by residency: brings these arenas to the device, or to host memory, as the daemon itself. NULL with error and
+ * detail. */
+struct op *restore_arenas(struct core *core, const uint64_t *arenas, size_t n, enum hbm_tier tier, int *error,
+                          char *detail);

@@ -71,6 +71,7 @@ static void write_members(struct writer *writer, struct lease_index *index, cons
         write_number(writer, NULL, buffer->dims[i]);
     write_close(writer, ']');
     write_string(writer, "tier", hbm_tier_name(arena_tier(arena)));
+    write_bool(writer, "live", arena->live);
     write_string(writer, "encoding", encoding);
     write_string(writer, "handle", handle_text(arena));
     write_string(writer, "device", arena->device->uuid);

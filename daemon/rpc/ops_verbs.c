@@ -66,7 +66,11 @@ void handle_OFFLOAD(struct request *request, const struct OFFLOAD_args *args)
 
     if (!away_tier(request, args->to, &tier))
         return;
+    if (args->live && tier != HBM_TIER_HOST)
+        return answer_refuse(request, HBM_E_INVALID, "only host memory can be used where it lies: `live` needs `to` host");
     request->async = args->async;
+    if (args->live)
+        return verb_demote(request->core, request_call(request, answer_with_rows), args->sel, args->force);
     verb_offload(request->core, request_call(request, answer_with_rows), args->sel, tier, args->force);
 }
 

@@ -70,8 +70,8 @@ void handle_attach(struct link *link, const struct packet_header *header, struct
         REFUSE(HBM_E_INVALID, "give an id or a name, and not both");
     if (request->access > HBM_RW)
         REFUSE(HBM_E_INVALID, "access %u is none", request->access);
-    if (request->flags & ~WIRE_UNLOCKED)
-        REFUSE(HBM_E_INVALID, "flags 0x%x; an attach takes UNLOCKED", request->flags);
+    if (request->flags & ~(WIRE_UNLOCKED | WIRE_IN_PLACE))
+        REFUSE(HBM_E_INVALID, "flags 0x%x; an attach takes UNLOCKED and IN_PLACE", request->flags);
 
     struct pending *pending = pending_new(link, header->opcode, header->serial, lease_granted);
     if (!pending)

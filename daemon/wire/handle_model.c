@@ -37,8 +37,8 @@ void handle_attach_model(struct link *link, const struct packet_header *header, 
         REFUSE(HBM_E_INVALID, "a model is attached by name");
     if (request->access > HBM_RW)
         REFUSE(HBM_E_INVALID, "access %u is none", request->access);
-    if (request->flags & ~(WIRE_WAIT | WIRE_UNLOCKED))
-        REFUSE(HBM_E_INVALID, "flags 0x%x; attaching a model takes WAIT and UNLOCKED", request->flags);
+    if (request->flags & ~(WIRE_WAIT | WIRE_UNLOCKED | WIRE_IN_PLACE))
+        REFUSE(HBM_E_INVALID, "flags 0x%x; attaching a model takes WAIT, UNLOCKED and IN_PLACE", request->flags);
 
     struct pending *pending = pending_new(link, header->opcode, header->serial, lease_granted);
     if (!pending)

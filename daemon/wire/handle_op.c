@@ -82,10 +82,14 @@ void handle_offload(struct link *link, const struct packet_header *header, struc
         REFUSE(HBM_E_INVALID, "nothing is selected");
     if (request->tier >= HBM_TIERS)
         REFUSE(HBM_E_INVALID, "tier %u is none", request->tier);
-    if (request->flags & ~WIRE_FORCE)
-        REFUSE(HBM_E_INVALID, "flags 0x%x; an offload takes FORCE", request->flags);
+    if (request->flags & ~(WIRE_FORCE | WIRE_LIVE))
+        REFUSE(HBM_E_INVALID, "flags 0x%x; an offload takes FORCE and LIVE", request->flags);
+    if ((request->flags & WIRE_LIVE) && request->tier != HBM_TIER_HOST)
+        REFUSE(HBM_E_INVALID, "only host memory can be used where it lies: LIVE needs tier host");
     struct pending *pending = pending_new(link, header->opcode, header->serial, begun);
-    if (pending)
+    if (pending && request->flags & WIRE_LIVE)
+        verb_demote(link->core, &pending->call, request->sel, request->flags & WIRE_FORCE);
+    else if (pending)
         verb_offload(link->core, &pending->call, request->sel, request->tier, request->flags & WIRE_FORCE);
 }
 

@@ -9,6 +9,7 @@ int core_copy_cases(void);
 int core_file_cases(void);
 int core_health_cases(void);
 int core_ledger_cases(void);
+int core_live_cases(void);
 int core_make_cases(void);
 int core_pool_cases(void);
 int core_prefetch_cases(void);

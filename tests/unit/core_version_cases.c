@@ -66,6 +66,25 @@ static void write_golden(const char *version, const char *what, const void *byte
 
 /* ---- A catalog with each kind of thing in it ---- */
 
+/* One that was demoted under it, and one that it has in place: since version 4. */
+static void demote_under(struct session *session)
+{
+    struct attach_args args = {.name = "host", .flags = WIRE_IN_PLACE};
+    struct ask *demoting = ask(&w, alice, NULL), *locking = ask(&w, alice, session), *attaching = ask(&w, alice, session);
+
+    make_kept(&w, "live", 64, 256);
+    const struct lease *lease = attach(&w, session, "live", HBM_RW);
+    verb_demote(w.core, &demoting->call, "live", true);
+    world_run(&w);
+    client_lets_go(&w, session);
+    assert_int_equal(op_of(&w, demoting)->state, WIRE_OP_DONE);
+    verb_lock(w.core, &locking->call, &lease->mappings[0]->slot, 1, 0);
+    assert_int_equal(error_of(&w, locking), 0);
+    lockword_arrive(&session->words[lease->mappings[0]->slot], 1);
+    verb_attach(w.core, &attaching->call, &args);
+    assert_int_equal(error_of(&w, attaching), 0);
+}
+
 static void furnish(void)
 {
     make_kept(&w, "device", 64, 256);
@@ -81,6 +100,7 @@ static void furnish(void)
     attach(&w, session, "device", HBM_RO);
     attach(&w, session, "m/layer.1.w", HBM_RW);
     make_buffer(&w, session, "mine", 8, 8, 0);
+    demote_under(session);
     attach(&w, gone, "device", HBM_RW);
     session_gone(gone, false, "killed");
 }

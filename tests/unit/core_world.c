@@ -327,8 +327,8 @@ static void draw_mappings(FILE *out, const struct lease *lease)
 {
     for (uint32_t i = 0; i < lease->n_mappings; i++) {
         const struct mapping *mapping = lease->mappings[i];
-        fprintf(out, " [slot %u access %d arena %" PRIx64 " extent %" PRIx64 " leases %u present %d]",
-                mapping->slot, mapping->access, mapping->arena ? mapping->arena->id : 0, mapping->extent->id,
+        fprintf(out, " [%sslot %u access %d arena %" PRIx64 " extent %" PRIx64 " leases %u present %d]",
+                mapping->in_place ? "in place " : "", mapping->slot, mapping->access, mapping->arena ? mapping->arena->id : 0, mapping->extent->id,
                 mapping->n_leases, mapping->present);
     }
 }
@@ -381,10 +381,11 @@ char *world_picture(const struct world *world)
         const struct arena *arena = list_entry(node, struct arena, node);
         fprintf(out,
                 "arena %" PRIx64 " %u shared %d mode %o handle %d %s extent %" PRIx64 " %s size %" PRIu64
-                " check %d %" PRIx64 " lost %d\n",
+                " check %d %" PRIx64 " lost %d%s%s\n",
                 arena->id, arena->owner.uid, arena->shared, arena->mode, arena->handle, arena->group,
                 arena->extent->id, hbm_tier_name(arena_tier(arena)), arena->extent->size,
-                arena->extent->has_checksum, arena->extent->checksum, arena->extent->lost);
+                arena->extent->has_checksum, arena->extent->checksum, arena->extent->lost,
+                arena->extent->exported ? " exported" : "", arena->live ? " live" : "");
     }
     list_for_each (node, &core->buffers)
         draw_buffer(out, list_entry(node, struct buffer, node));

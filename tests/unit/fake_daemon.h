@@ -41,6 +41,7 @@ static struct {
     _Atomic int fds[ARENAS];
     _Atomic bool away[ARENAS];
     _Atomic unsigned requests, detached, released, locks, commits;
+    _Atomic uint32_t attach_flags; /* of the last */
     /* what it is told to do */
     _Atomic bool defer;       /* the next reply goes out after the one that follows it */
     _Atomic bool event_first; /* an event before each reply */
@@ -120,6 +121,7 @@ static void fake_attach(const struct packet_header *header, const struct wire_at
     unsigned arena = request->name[1] - '0';
     int fd;
 
+    fake.attach_flags = request->flags;
     if (request->name[0] != 'b' || arena >= ARENAS)
         return fake_refuse(header, HBM_E_NOT_FOUND, "no buffer of that name");
     reply.grant = (struct wire_grant){

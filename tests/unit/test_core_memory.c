@@ -273,6 +273,11 @@ static void attaches_a_model(void)
         DO(reader, verb_detach, lease->id);
 }
 
+static _Atomic uint64_t *word_of(const struct lease *lease)
+{
+    return &lease->session->words[lease->mappings[0]->slot];
+}
+
 static void moves_what_is_mapped_and_locks_it(void)
 {
     struct lease *lease;
@@ -288,6 +293,40 @@ static void moves_what_is_mapped_and_locks_it(void)
     lease = lease_get(w.core, id);
     if (!DO(reader, verb_lock, &lease->mappings[0]->slot, 1, 1000))
         lockword_arrive(&reader->words[lease->mappings[0]->slot], 1);
+}
+
+static void demotes_what_is_mapped_and_promotes_it(void)
+{
+    struct lease *lease;
+
+    if (attach_to(alice, reader, "w", HBM_RW, &lease))
+        return;
+    uint64_t id = lease->id;
+    for (unsigned way = 0; way < 2; way++) {
+        struct ask *moving = ask(&w, alice, NULL);
+        if (way)
+            verb_restore(w.core, &moving->call, "w");
+        else
+            verb_demote(w.core, &moving->call, "w", true);
+        world_run(&w);
+        client_lets_go(&w, reader);
+        end_of(moving);
+        lease = lease_get(w.core, id);
+        if (*word_of(lease) & LOCKWORD_AWAY && !DO(reader, verb_lock, &lease->mappings[0]->slot, 1, 1000))
+            lockword_arrive(word_of(lease), 0);
+    }
+}
+
+static void attaches_in_place(void)
+{
+    struct attach_args args = {.name = "away", .flags = WIRE_IN_PLACE, .timeout_ms = 1000};
+    struct lease *lease;
+
+    LEASE(&lease, alice, reader, verb_attach, &args);
+    strcpy(args.name, "spilled");
+    LEASE(&lease, alice, reader, verb_attach, &args);
+    strcpy(args.name, "m");
+    LEASE(&lease, alice, reader, verb_attach_model, &args);
 }
 
 static void waits_for_memory(void)
@@ -521,6 +560,8 @@ static const struct scene scenes[] = {
     SCENE(gives_a_stranger_copies),
     SCENE(attaches_a_model),
     SCENE(moves_what_is_mapped_and_locks_it),
+    SCENE(demotes_what_is_mapped_and_promotes_it),
+    SCENE(attaches_in_place),
     SCENE(offloads_and_restores),
     SCENE(prefetches),
     SCENE(says_what_it_uses_next),

@@ -130,6 +130,8 @@ static void bad_arguments_are_refused_before_anything_is_sent(void **state)
     assert_int_equal(hbm_detach(NULL), HBM_E_INVALID);
     assert_int_equal(hbm_lock(NULL, 0), HBM_E_INVALID);
     assert_int_equal(hbm_offload(session, "b0", HBM_TIER_DEVICE, 0, NULL), HBM_E_INVALID);
+    assert_int_equal(hbm_offload(session, "b0", HBM_TIER_DISK, HBM_LIVE, NULL), HBM_E_INVALID);
+    assert_int_equal(hbm_offload(session, "b0", HBM_TIER_HOST, HBM_IN_PLACE, NULL), HBM_E_INVALID);
     assert_int_equal(hbm_fill(session, -1, NULL, 0, NULL), HBM_E_INVALID);
     assert_null(lease);
     assert_int_equal(fake.requests, before);
@@ -426,6 +428,37 @@ static void a_safe_point_gives_back_and_retakes_what_is_locked(void **state)
     fake.refuse_lock = 0;
     assert_int_equal(hbm_lock(one, 1000), 0);
     assert_string_equal(pointer, "kept");
+    hbm_close(session);
+}
+
+/* Same address, same locks, and where it lies is told; a safe point of nobody who is asked changes nothing. */
+static void what_is_mapped_says_whether_it_is_host_memory(void **state)
+{
+    hbm_session *session = open_with(0);
+    hbm_lease *lease = NULL;
+    struct hbm_info info;
+
+    (void)state;
+    assert_int_equal(hbm_attach(session, "b1", HBM_RW, HBM_IN_PLACE, 1000, &lease), 0);
+    assert_int_equal(fake.attach_flags, WIRE_IN_PLACE);
+    char *pointer = hbm_pointer(lease);
+    strcpy(pointer, "kept");
+    for (unsigned i = 0; i < 6; i++) {
+        enum hbm_tier tier = i % 2 ? HBM_TIER_DEVICE : HBM_TIER_HOST;
+        lockword_place(&fake.words[SLOT(1)], tier == HBM_TIER_HOST);
+        ask_back(1);
+        assert_int_equal(hbm_safepoint(session, NULL, 0, 1000), 0);
+        assert_int_equal(hbm_safepoint(session, NULL, 0, 1000), 0);
+        hbm_lease_info(lease, &info);
+        assert_int_equal(info.tier, tier);
+        assert_ptr_equal(info.pointer, pointer);
+        assert_string_equal(pointer, "kept");
+        assert_int_equal(fake.released, i + 1);
+        assert_int_equal(word_of(1) & LOCKWORD_COUNT, 1);
+        assert_int_equal(hbm_lock(lease, 0), 0); /* resident, wherever it is */
+        assert_int_equal(hbm_unlock(lease, NULL, 0), 0);
+    }
+    assert_int_equal(fake.locks, 6);
     hbm_close(session);
 }
 
@@ -958,6 +991,7 @@ int main(void)
         TEST(a_locked_arena_asked_back_is_let_go_by_the_last_unlock),
         TEST(a_lock_on_an_arena_asked_back_lets_go_first),
         TEST(a_safe_point_gives_back_and_retakes_what_is_locked),
+        TEST(what_is_mapped_says_whether_it_is_host_memory),
         TEST(locking_many_is_all_or_nothing),
         TEST(unlocking_what_is_not_locked_is_refused),
         TEST(an_unlocked_attach_maps_at_the_first_lock),
