@@ -240,6 +240,18 @@ static void model_sum(const hbm_model *model)
     putchar('\n');
 }
 
+/* Where each tensor is mapped. */
+static void model_tiers(const hbm_model *model)
+{
+    printf("ok");
+    for (unsigned i = 0; i < hbm_model_count(model); i++) {
+        struct hbm_info info;
+        hbm_model_buffer(model, i, &info);
+        printf(" %s", hbm_tier_name(info.tier));
+    }
+    putchar('\n');
+}
+
 /* morder MODEL DEPTH [GROUP...] */
 static void model_order(hbm_model *model)
 {
@@ -366,8 +378,35 @@ static void memory_command(const char *verb, hbm_lease *lease)
         printf("ok %u\n", bytes[number(2)]);
     else if (!strcmp(verb, "sum"))
         printf("ok %016" PRIx64 "\n", sum(bytes, info.size));
+    else if (!strcmp(verb, "tier"))
+        printf("ok %s\n", info.pointer ? hbm_tier_name(info.tier) : "away");
     else
         printf("ok %p\n", (void *)bytes);
+}
+
+/* steps LEASE N TIMEOUT: an engine at work. In each step it reads all that the last one wrote and writes all anew; between
+ * them it is at a safe point. */
+static void steps(hbm_lease *lease)
+{
+    struct hbm_info info;
+    unsigned char *bytes = hbm_pointer(lease);
+    unsigned long n = number(2);
+
+    hbm_lease_info(lease, &info);
+    for (unsigned long step = 0; step < n; step++) {
+        memset(bytes, (int)step, info.size);
+        int error = hbm_safepoint(session, NULL, 0, (uint32_t)number(3));
+        if (error) {
+            answer(error);
+            return;
+        }
+        for (uint64_t i = 0; i < info.size; i++)
+            if (bytes[i] != (unsigned char)step) {
+                printf("error INTERNAL byte %" PRIu64 " of step %lu is %u\n", i, step, bytes[i]);
+                return;
+            }
+    }
+    puts("ok");
 }
 
 #define IS(text) (!strcmp(words[0], text))
@@ -406,6 +445,10 @@ static void obey(void)
         model_fill(models[i], (unsigned)number(2));
     else if (IS("msum"))
         model_sum(models[i]);
+    else if (IS("mtier"))
+        model_tiers(models[i]);
+    else if (IS("steps"))
+        steps(leases[i]);
     else if (IS("mlock"))
         answer(hbm_model_lock(models[i], words[3], (uint32_t)number(2)));
     else if (IS("morder"))

@@ -18,7 +18,7 @@ import struct
 GOLDEN = pathlib.Path(__file__).resolve().parent.parent / "golden" / "protocol.txt"
 CODES = {"uint64_t": "Q", "uint32_t": "I", "uint16_t": "H", "uint8_t": "B", "int32_t": "i", "double": "d"}
 DEVICE_ANY = 0xFFFFFFFF
-WAIT, UNLOCKED, KEEP, SHARED, REPLACE, FORCE = 1, 2, 4, 8, 16, 32
+WAIT, UNLOCKED, KEEP, SHARED, REPLACE, FORCE, LIVE, IN_PLACE = 1, 2, 4, 8, 16, 32, 64, 128
 RO, RW = 0, 1
 ONE_WAY = ("released", "ahead", "behind", "order")
 FDS_MAX = 253

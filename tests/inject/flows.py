@@ -7,7 +7,7 @@ import signal
 from world import DATA, PATIENCE, Broken
 from conftest import Daemon
 from helpers import OTHER, Child, Client, Program, ProgramError, as_user, hash_of, layers, let_others_in, row_of, shards, tier_of
-from wire import KEEP, REPLACE, UNLOCKED, WAIT, Refused
+from wire import IN_PLACE, KEEP, REPLACE, UNLOCKED, WAIT, Refused
 
 NO_THREAD = 1  # to hbm_open
 FLOWS = {}
@@ -137,6 +137,39 @@ def safepoint(world, struck):
         while under_way(world, op):
             user.ask("safepoint", 5000)
     bring_back(world, "in-device")
+
+
+@flow("owner", "worker", "client")
+def demotion_and_promotion(world, struck):
+    """Under a client that stays attached."""
+    user = world.program()
+    user.ask("open", 0)
+    lease, _, _ = user.attach("in-device", "rw")
+    with struck() as it:
+        for verb, params in (("offload", {"to": "host", "live": True}), ("restore", {})):
+            op = world.daemon.rpc(f"hbm.{verb}", {"sel": "in-device", "async": True, **params})["op"]
+            while under_way(world, op):
+                user.ask("safepoint", 5000)
+        it.sum = world.seen(user, "sum", lease)
+    if it.done:
+        world.sums.setdefault("in-device", it.sum)
+        expect(it.sum == world.sums["in-device"], "wrong bytes")
+    bring_back(world, "in-device")
+
+
+@flow("owner", "worker", "client")
+def lease_in_place(world, struck):
+    user = world.program()
+    user.ask("open", 0)
+    with struck() as it:
+        lease, _, _ = user.attach("in-host", "ro", IN_PLACE)
+        it.sum = world.seen(user, "sum", lease)
+        it.tier = user.ask("tier", lease)
+        user.ask("detach", lease)
+    if it.done:
+        world.sums.setdefault("in-host", it.sum)
+        expect((it.sum, it.tier) == (world.sums["in-host"], ["host"]), "wrong bytes, or elsewhere")
+    bring_back(world, "in-host", "host")
 
 
 @flow("owner", "worker", "client")

@@ -130,7 +130,7 @@ static uint32_t a_timeout(void)
 static void ask_attach(struct client *client)
 {
     struct attach_args args = {
-        .access = one_in(2) ? HBM_RW : HBM_RO, .flags = one_in(3) ? WIRE_UNLOCKED : 0, .timeout_ms = a_timeout()};
+        .access = one_in(2) ? HBM_RW : HBM_RO, .flags = (one_in(3) ? WIRE_UNLOCKED : 0) | (one_in(4) ? WIRE_IN_PLACE : 0), .timeout_ms = a_timeout()};
     const struct buffer *buffer = any_buffer(client);
     struct ask *ask = ask_new(ASK_ATTACH, client);
 
@@ -270,7 +270,8 @@ static void ask_commit(struct client *client)
 static void ask_attach_model(struct client *client)
 {
     struct attach_args args = {.access = one_in(4) ? HBM_RW : HBM_RO,
-                               .flags = (one_in(3) ? WIRE_UNLOCKED : 0) | (one_in(2) ? WIRE_WAIT : 0),
+                               .flags = (one_in(3) ? WIRE_UNLOCKED : 0) | (one_in(2) ? WIRE_WAIT : 0) |
+                                        (one_in(4) ? WIRE_IN_PLACE : 0),
                                .timeout_ms = a_timeout()};
     struct ask *ask = ask_new(ASK_MODEL, client);
 
@@ -298,8 +299,8 @@ static void ask_compress(struct ask *ask, const char *sel)
 static void ask_op(struct client *client)
 {
     static const char *const what[] = {"offloads", "restores", "compresses", "decompresses",
-                                       "hashes",   "sleeps",   "wakes",      "prefetches", "offloads"};
-    unsigned verb = below(9);
+                                       "hashes",   "sleeps",   "wakes",      "prefetches", "offloads", "demotes"};
+    unsigned verb = below(10);
     const char *sel = verb == 5 || verb == 6 ? a_model() : a_selector(client);
     struct ask *ask = ask_new(ASK_OP, client);
     enum hbm_tier tier = one_in(12) ? HBM_TIER_DEVICE : one_in(3) ? HBM_TIER_DISK : HBM_TIER_HOST;
@@ -327,6 +328,9 @@ static void ask_op(struct client *client)
         break;
     case 7:
         verb_prefetch(core(), &ask->call, sel);
+        break;
+    case 9:
+        verb_demote(core(), &ask->call, sel, !one_in(4));
         break;
     default:
         verb_offload(core(), &ask->call, sel, tier, !one_in(4));

@@ -94,6 +94,9 @@ static void check_buffer(struct known *known, const struct buffer *buffer)
     CHECK(form.offset + form.size <= extent->size);
     CHECK(extent->lost == known->lost);
     CHECK(owner_equal(extent->account->owner, known->owner));  /* what was exported stays with its owner */
+    /* What may be written where it lies is hashed no more: whatever became of it is what it is. */
+    if (known->damaged && extent->exported && !extent->has_checksum)
+        known->opaque = true, known->damaged = false;
     CHECK(!known->damaged || extent->tier != HBM_TIER_DEVICE); /* seen on its way back */
     if (!known->opaque && !known->lost && !known->damaged)
         CHECK(contents_read(extent_fd(extent), &form) == known->tag);
@@ -202,7 +205,11 @@ static void check_view(const struct client *client, struct session *session, con
     /* Nothing is moved behind the back of who has it mapped. */
     CHECK(mapping->present);
     CHECK(view->frozen || mapping->extent == mapping->arena->extent);
-    CHECK(mapping->extent->tier == HBM_TIER_DEVICE);
+    CHECK(mapping->extent->tier == HBM_TIER_DEVICE ||
+          (mapping->extent->tier == HBM_TIER_HOST && mapping->extent->exported));
+    CHECK((mapping->extent->tier == HBM_TIER_HOST) == !!(word & LOCKWORD_HOST));
+    /* It is live or in place, or was when it was mapped: as long as nobody has moved it since. */
+    CHECK(mapping->access == HBM_RO || mapping->extent->tier == HBM_TIER_DEVICE || !mapping->extent->has_checksum);
     if (mapping->extent->fd >= 0)
         CHECK(ino_of(mapping->extent->fd) == view->ino);
 }
@@ -320,6 +327,7 @@ static void check_arenas(void)
         const struct arena *arena = list_entry(node, struct arena, node);
         CHECK(!list_empty(&arena->buffers) && arena->extent->refs && arena->device == arena->extent->device);
         CHECK(!arena->reclaim || arena->transition);
+        CHECK(!arena->live || (arena_tier(arena) == HBM_TIER_HOST && arena_is_leased(arena)));
         check_owner(arena);
         for (const struct list *other = node->next; other != &core()->arenas; other = other->next)
             CHECK(list_entry(other, struct arena, node)->extent != arena->extent);

@@ -397,7 +397,7 @@ void client_looks(struct client *client)
             const struct holding *holding = &held->holdings[i];
             const struct view *view = client_view(client, holding->slot);
             const struct known *known = known_get(holding->buffer);
-            if (!view || !view->present || !known || known->opaque)
+            if (!view || !view->present || !known || known->opaque || known->damaged)
                 continue;
             CHECK(contents_read(view->fd, &holding->form) == (holding->frozen ? holding->tag : known->tag));
         }

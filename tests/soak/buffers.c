@@ -161,7 +161,7 @@ void do_write(void)
     if (!take(i, true))
         return;
     begin(row);
-    if (row->presence == THERE && attach(i, true, 0, &held)) {
+    if (row->presence == THERE && attach(i, true, chance(20) ? HBM_IN_PLACE : 0, &held)) {
         write_row(&held);
         check_held(&held);
         hold_or_drop(held);
@@ -176,7 +176,7 @@ void do_read(void)
 
     if (!take(i, false))
         return;
-    unsigned flags = chance(25) ? HBM_UNLOCKED : 0;
+    unsigned flags = (chance(25) ? HBM_UNLOCKED : 0) | (chance(20) ? HBM_IN_PLACE : 0);
     if (truth->buffers[i].presence == THERE && attach(i, chance(10), flags, &held)) {
         if (held.locked)
             check_held(&held);
@@ -285,7 +285,9 @@ void do_move(void)
     int error;
 
     buffer_name(i, sel);
-    if (chance(60))
+    if (chance(25)) /* what this process holds itself of it may be why nobody lets go */
+        error = hbm_offload(session, sel, HBM_TIER_HOST, HBM_LIVE, chance(50) ? &op : NULL);
+    else if (chance(60))
         error = hbm_offload(session, sel, chance(50) ? HBM_TIER_HOST : HBM_TIER_DISK, 0, chance(50) ? &op : NULL);
     else if (chance(50))
         error = hbm_prefetch(session, sel, chance(50) ? &op : NULL);

@@ -334,6 +334,7 @@ static void where_the_driver_shares_no_host_memory_it_is_refused(void **state)
     attach_in_place(session, "w", HBM_RO);
     assert_int_equal(arena_tier(arena_of("w")), HBM_TIER_DEVICE); /* in place is where it can be mapped */
     host_pool_drop(w.core);
+    world_run(&w);
     world_check_books(&w);
     free(before);
     free(after);

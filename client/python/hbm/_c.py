@@ -16,7 +16,7 @@ ANY_DEVICE = 0xFFFFFFFF
 
 RO, RW = 0, 1
 NO_THREAD, NO_RECONNECT = 1, 2
-WAIT, UNLOCKED, KEEP, SHARED, REPLACE, FORCE = 1, 2, 4, 8, 16, 32
+WAIT, UNLOCKED, KEEP, SHARED, REPLACE, FORCE, LIVE, IN_PLACE = 1, 2, 4, 8, 16, 32, 64, 128
 PER_TENSOR, PER_CHANNEL, PER_GROUP = 0, 1, 2
 RAW = 0
 
@@ -45,7 +45,8 @@ class Encoding(ctypes.Structure):
 class Info(ctypes.Structure):
     _fields_ = [("id", c_uint64), ("pointer", c_void_p), ("size", c_uint64), ("name", c_char_p), ("group", c_char_p),
                 ("device", c_uint32), ("dtype", c_uint32), ("rank", c_uint32), ("version", c_uint32),
-                ("access", c_uint32), ("handle", c_uint32), ("dims", c_uint64 * RANK_MAX), ("encoding", Encoding)]
+                ("access", c_uint32), ("handle", c_uint32), ("dims", c_uint64 * RANK_MAX), ("encoding", Encoding),
+                ("tier", c_uint32)]
 
 
 class PublishBuffer(ctypes.Structure):

@@ -99,10 +99,12 @@ class Session:
         lib.hbm_alloc(self._pointer, byref(spec), byref(pointer))
         return self._buffer(pointer.value)
 
-    def attach(self, what: str | int, *, write: bool = False, unlocked: bool = False, timeout: float | None = 60.0) -> Buffer:
-        """By name or id; waits for it to come back from another tier."""
+    def attach(self, what: str | int, *, write: bool = False, unlocked: bool = False, in_place: bool = False,
+               timeout: float | None = 60.0) -> Buffer:
+        """By name or id; waits for it to come back from another tier. in_place: host memory is mapped as it lies."""
         pointer = c_void_p()
-        how = (_c.RW if write else _c.RO, _c.UNLOCKED if unlocked else 0, _c.milliseconds(timeout), byref(pointer))
+        flags = (_c.UNLOCKED if unlocked else 0) | (_c.IN_PLACE if in_place else 0)
+        how = (_c.RW if write else _c.RO, flags, _c.milliseconds(timeout), byref(pointer))
         if isinstance(what, int):
             lib.hbm_attach_id(self._pointer, what, *how)
         else:
@@ -129,11 +131,11 @@ class Session:
 
     # ---- Models ----
 
-    def model(self, name: str, *, write: bool = False, unlocked: bool = False, wait: bool = False,
+    def model(self, name: str, *, write: bool = False, unlocked: bool = False, in_place: bool = False, wait: bool = False,
               timeout: float | None = 60.0) -> Model:
         """All of a published model by one request. wait: for one that is being built."""
         pointer = c_void_p()
-        flags = (_c.UNLOCKED if unlocked else 0) | (_c.WAIT if wait else 0)
+        flags = (_c.UNLOCKED if unlocked else 0) | (_c.IN_PLACE if in_place else 0) | (_c.WAIT if wait else 0)
         lib.hbm_model_attach(self._pointer, _c.text(name), _c.RW if write else _c.RO, flags, _c.milliseconds(timeout),
                              byref(pointer))
         return Model(Lease(self._open(), pointer.value, lib.hbm_claim_model), name)
@@ -174,12 +176,14 @@ class Session:
         call(byref(pointer))
         return Op(self._open(), pointer.value)
 
-    def offload(self, sel: str, to: str = "host", *, force: bool = False) -> Op:
-        """sel: a name, a glob, "id:0x...", "group:NAME" or "model:NAME"; to: "host" or "disk"."""
+    def offload(self, sel: str, to: str = "host", *, force: bool = False, live: bool = False) -> Op:
+        """sel: a name, a glob, "id:0x...", "group:NAME" or "model:NAME"; to: "host" or "disk". live: those who have it
+        attached go on with it in host memory, from their next safe point on."""
         tier = lib.hbm_tier_by_name(_c.text(to))
         if tier < 0:
             raise ValueError(f"there is no tier {to!r}")
-        return self._op(lambda out: lib.hbm_offload(self._pointer, _c.text(sel), tier, _c.FORCE if force else 0, out))
+        flags = (_c.FORCE if force else 0) | (_c.LIVE if live else 0)
+        return self._op(lambda out: lib.hbm_offload(self._pointer, _c.text(sel), tier, flags, out))
 
     def restore(self, sel: str) -> Op:
         return self._op(lambda out: lib.hbm_restore(self._pointer, _c.text(sel), out))
