@@ -32,9 +32,6 @@ struct device {
     uint64_t capacity[HBM_TIERS], used[HBM_TIERS];
     uint64_t pooled;              /* of used[HBM_TIER_HOST]: nobody's now, gives way (daemon/core/host_pool.h) */
     uint64_t closing[HBM_TIERS];  /* of used: free as soon as its fd is closed (daemon/core/room.h) */
-    struct came {
-        uint64_t bytes, ns;
-    } came[HBM_TIERS];            /* what restores from there brought, and how long they took */
     uint64_t granularity;         /* of device extents, bytes */
     bool can_fd, can_cuda_ipc;
     int32_t worker_pid;           /* 0: none now */

@@ -29,12 +29,12 @@ static uint64_t bytes_to_go(const struct model *model, const struct arenas *aren
     return bytes;
 }
 
-static double came_gb_per_s(const struct device *device, enum hbm_tier tier)
+static double gb_per_s_from(const struct device *device, enum hbm_tier tier)
 {
-    const struct came *came = &device->came[tier];
+    double measured = device->links[tier == HBM_TIER_HOST ? JOB_LINK_HOST_TO_DEVICE : JOB_LINK_DISK_READ].measured;
 
-    if (came->ns)
-        return (double)came->bytes / (double)came->ns;
+    if (measured > 0)
+        return measured / 1e9;
     return !device->is_cuda ? 0 : tier == HBM_TIER_HOST ? HOST_GB_PER_S : DISK_GB_PER_S;
 }
 
@@ -42,7 +42,7 @@ static double came_gb_per_s(const struct device *device, enum hbm_tier tier)
 static void add_reason(const struct device *device, const struct model *model, uint64_t bytes, enum hbm_tier tier,
                        char *detail)
 {
-    double rate = came_gb_per_s(device, tier);
+    double rate = gb_per_s_from(device, tier);
     size_t length = strlen(detail);
 
     if (!rate)

@@ -135,11 +135,6 @@ int track_book(struct track *track)
     switch (step->kind) {
     case STEP_COPY:
         worked_ns = job->reply.copy.nanoseconds;
-        if (plan->target->tier == HBM_TIER_DEVICE) {
-            struct came *came = &plan->source->device->came[plan->source->tier];
-            came->bytes += step->bytes;
-            came->ns += worked_ns;
-        }
         if (is_whole(plan, step) && plan->target->tier != HBM_TIER_DEVICE) {
             plan->target->checksum = job->reply.copy.checksum;
             plan->target->has_checksum = true;

@@ -367,7 +367,7 @@ static void a_window_that_leaves_too_much_away_is_refused_with_the_reason(void *
     assert_null(strstr(last_detail, "GB/s")); /* nothing has come back yet */
     assert_null(strstr(last_detail, "between locks"));
     assert_int_equal(window(session, 2, true), 0);
-    w.device->came[HBM_TIER_HOST] = (struct came){.bytes = 5000000000, .ns = 100000000};
+    w.device->links[JOB_LINK_HOST_TO_DEVICE].measured = 50e9;
     assert_int_equal(window(session, 2, false), HBM_E_OFFLOAD_LIMIT);
     assert_non_null(strstr(last_detail, "at 50 GB/s"));
     lock_from(session, slots[0]);
@@ -382,18 +382,6 @@ static void a_window_that_leaves_too_much_away_is_refused_with_the_reason(void *
     struct ask *question = ask(&w, bob, client(&w, bob));
     verb_window(w.core, &question->call, lease->id, 2, true);
     assert_int_equal(error_of(&w, question), HBM_E_NOT_FOUND);
-}
-
-static void what_has_come_back_says_how_fast_the_link_is(void **state)
-{
-    (void)state;
-    struct session *session = user();
-    verb_behind(w.core, session, slots, 1);
-    settle(session, NULL);
-    assert_int_equal(w.device->came[HBM_TIER_HOST].bytes, 0);
-    lock_from(session, slots[0]);
-    assert_int_equal(w.device->came[HBM_TIER_HOST].bytes, layer(0)->arena->extent->size);
-    assert_int_equal(w.device->came[HBM_TIER_DISK].bytes, 0);
 }
 
 #define CASE(name) cmocka_unit_test_setup_teardown(name, world_setup, world_teardown)
@@ -416,7 +404,6 @@ int core_window_cases(void)
         CASE(a_worker_that_dies_leaves_it_where_it_was),
         CASE(the_order_is_kept_with_the_model),
         CASE(a_window_that_leaves_too_much_away_is_refused_with_the_reason),
-        CASE(what_has_come_back_says_how_fast_the_link_is),
     };
 
     return cmocka_run_group_tests_name("window", tests, NULL, NULL);
