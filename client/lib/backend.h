@@ -14,6 +14,7 @@ struct place {
     size_t size;   /* exact: an import maps at no other size */
     unsigned access;
     bool mapped;
+    bool host; /* set before map: what comes is host memory of a GPU's machine, or of the host device */
     const char *uuid; /* of the owning device */
     uint8_t ipc_handle[64];
     struct cuda_place *cuda;

@@ -19,7 +19,7 @@ typedef struct {
     char reserved[64];
 } CUipcMemHandle;
 typedef struct {
-    int type; /* CU_MEM_LOCATION_TYPE_DEVICE */
+    int type; /* CU_MEM_LOCATION_TYPE_... */
     int id;
 } CUmemLocation;
 typedef struct {
@@ -29,6 +29,7 @@ typedef struct {
 
 enum {
     CU_MEM_LOCATION_TYPE_DEVICE = 1,
+    CU_MEM_LOCATION_TYPE_HOST_NUMA = 3,
     CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR = 1,
     CU_MEM_ACCESS_FLAGS_PROT_READ = 1,
     CU_MEM_ACCESS_FLAGS_PROT_READWRITE = 3,

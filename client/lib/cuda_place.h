@@ -16,7 +16,7 @@ struct fence {
 struct cuda_place {
     CUcontext context; /* where cuda-ipc is open; used for threads that have none current */
     CUdevice device;
-    CUmemAccessDesc access[2];
+    CUmemAccessDesc access[2]; /* of GPUs */
     unsigned n_access;
     bool primary; /* context is the device's primary one, held by the process */
     struct fence *fences;

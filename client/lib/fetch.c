@@ -7,6 +7,7 @@ static int bring_back(struct mapping *mapping, bool fetched, int fd)
 {
     if (!fetched || fd < 0)
         return set_error(HBM_E_INTERNAL, "the daemon sent no memory for slot %u", mapping->slot);
+    mapping->place.host = *mapping->word & LOCKWORD_HOST;
     return mapping->place.backend->map(&mapping->place, fd);
 }
 

@@ -184,6 +184,7 @@ static int settle_in(hbm_session *session, struct mapping *mapping, const struct
     int error;
 
     if (usable) {
+        place->host = *mapping->word & LOCKWORD_HOST;
         error = place->backend->map(place, fd);
         if (!error && !ipc && !mapping_land(session, &mapping, 1, grant->life))
             return 0;
