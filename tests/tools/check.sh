@@ -94,7 +94,7 @@ programs() { # TITLE PROGRAM...
     if [ $# -gt 0 ] && [ -n "$title" ]; then echo "$title"; fi
     for each; do
         case $each in
-            */client_gpu | */cases_gpu | */faults_gpu | */moves_gpu) program "$each" "$scratch/run" ;; # want a daemon
+            */client_gpu | */cases_gpu | */faults_gpu | */live_gpu | */moves_gpu) program "$each" "$scratch/run" ;; # want a daemon
             *) program "$each" ;;
         esac
     done
