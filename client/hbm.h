@@ -97,6 +97,10 @@ enum {
     HBM_IN_PLACE = 128, /* attach: what lies in host memory is mapped there, and not brought to the device */
 };
 #define HBM_DEVICE_ANY 0xffffffffu
+/* A flag of allocate and publish: in which order memory goes where others wait for room. 0 goes first, 9 last (none given:
+ * 5), and HBM_NEVER stays. */
+#define HBM_PRIORITY(priority) (((uint32_t)(priority) + 1u) << 16)
+#define HBM_NEVER 10
 
 struct hbm_spec {
     uint64_t size;      /* 0: from dtype and dims */
@@ -105,7 +109,7 @@ struct hbm_spec {
     uint32_t rank;      /* 0 with a size: a flat run of bytes */
     uint32_t handle;    /* HBM_HANDLE_FD or HBM_HANDLE_CUDA_IPC */
     uint32_t mode;      /* 0: 0600. Read and write bits of owner and others, as of a file */
-    uint32_t flags;     /* HBM_KEEP, HBM_SHARED */
+    uint32_t flags;     /* HBM_KEEP, HBM_SHARED, HBM_PRIORITY() */
     const char *name;   /* NULL: none */
     const char *group;  /* NULL: none */
     uint64_t dims[HBM_RANK_MAX];
@@ -183,7 +187,7 @@ struct hbm_publish {
     const char *key; /* shown, and compared by waiters: what this model is built from */
     uint32_t device;
     uint32_t mode;  /* 0: 0600 */
-    uint32_t flags; /* HBM_SHARED, HBM_REPLACE, HBM_WAIT; HBM_UNLOCKED: filled by hbm_fill alone, nothing is mapped here */
+    uint32_t flags; /* HBM_SHARED, HBM_REPLACE, HBM_WAIT, HBM_PRIORITY(); HBM_UNLOCKED: filled by hbm_fill alone, nothing is mapped here */
     const void *metadata;
     size_t metadata_size;
     const struct hbm_publish_buffer *buffers;

@@ -3,6 +3,7 @@
 
 #include "daemon/base/cleanup.h"
 #include "daemon/base/log.h"
+#include "daemon/core/pressure.h"
 #include "daemon/server.h"
 
 /* Keys that are read at start only keep what they have, in the configuration shown too. */
@@ -53,6 +54,9 @@ void server_reload(struct server *server)
     keep_listeners(&server->config, &next);
     server->config = next;
     server->core->limits = server_limits(&next);
+    list_for_each (node, &server->core->devices)
+        for (unsigned tier = 0; tier < HBM_TIERS; tier++)
+            pressure_wake(list_entry(node, struct device, node), tier);
     listeners_limit(server);
     devices_limit(server);
     log_set_level(next.log_level);

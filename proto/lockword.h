@@ -6,6 +6,7 @@
  *   bit  33     LANDING  set by libhbm: mapped, and not to be locked yet (see lockword_land)
  *   bit  34     HOST     set by the daemon as it grants the arena: it lies in host memory; 0: on its device
  *   bit  35     WANTED   set by libhbm: in the window of this client's order; other clients' windows leave it where it is
+ *   bit  47     USED     set by every lock, cleared by the daemon as it looks what was used meanwhile
  *   bits 48-63  epoch    moves the arena has made under this mapping
  *
  * While the count is above 0 a lock succeeds whatever RECLAIM says. At 0 with RECLAIM set, libhbm swaps the word
@@ -23,6 +24,7 @@
 #define LOCKWORD_LANDING ((uint64_t)1 << 33)
 #define LOCKWORD_HOST ((uint64_t)1 << 34)
 #define LOCKWORD_WANTED ((uint64_t)1 << 35)
+#define LOCKWORD_USED ((uint64_t)1 << 47)
 #define LOCKWORD_EPOCH_SHIFT 48
 #define LOCKWORD_SLOTS 8192 /* words in a session's page: arenas it can map at once */
 #define LOCKWORD_PAGE_BYTES (LOCKWORD_SLOTS * sizeof(uint64_t))
@@ -45,7 +47,8 @@ static inline enum lockword_result lockword_lock(_Atomic uint64_t *word)
             return LOCKWORD_ABSENT;
         if (count == LOCKWORD_COUNT)
             return LOCKWORD_MISUSE;
-        if (atomic_compare_exchange_weak_explicit(word, &old, old + 1, memory_order_acquire, memory_order_relaxed))
+        uint64_t locked = (old + 1) | LOCKWORD_USED;
+        if (atomic_compare_exchange_weak_explicit(word, &old, locked, memory_order_acquire, memory_order_relaxed))
             return LOCKWORD_DONE;
     }
 }
@@ -127,4 +130,10 @@ static inline uint64_t lockword_request(_Atomic uint64_t *word)
 static inline uint64_t lockword_withdraw(_Atomic uint64_t *word)
 {
     return atomic_fetch_and_explicit(word, ~LOCKWORD_RECLAIM, memory_order_acq_rel);
+}
+
+static inline bool lockword_was_used(_Atomic uint64_t *word)
+{
+    return atomic_load_explicit(word, memory_order_relaxed) & LOCKWORD_USED &&
+           atomic_fetch_and_explicit(word, ~LOCKWORD_USED, memory_order_relaxed) & LOCKWORD_USED;
 }

@@ -23,6 +23,17 @@
 #define WIRE_FORCE 32u   /* offload, window: past offload_limit */
 #define WIRE_LIVE 64u    /* offload to host: under whoever has it mapped, who goes on there */
 #define WIRE_IN_PLACE 128u /* attach: host memory is mapped as it lies, not brought to the device */
+#define WIRE_PRIORITY(priority) (((priority) + 1u) << 16) /* allocate, publish: 0 to 9, or 10 = never moved away for want of room */
+#define WIRE_PRIORITY_MASK 0xf0000u
+
+/* The priority in such flags, 0 to 10; `none` where they have none. False: no such priority. */
+static inline bool wire_priority(uint32_t flags, uint32_t none, uint32_t *priority)
+{
+    uint32_t field = (flags & WIRE_PRIORITY_MASK) >> 16;
+
+    *priority = field ? field - 1 : none;
+    return *priority <= 10;
+}
 
 /* Compress: what becomes of the original. */
 enum wire_mode { WIRE_MODE_REPLACE = 0, WIRE_MODE_COPY = 1 };

@@ -126,6 +126,22 @@ void show_keepers(const struct cli *cli, const cJSON *buffers)
     }
 }
 
+void show_priorities(const struct cli *cli, const cJSON *rows)
+{
+    static const char *const titles[] = {"NAME", ">PRIORITY", NULL};
+    const cJSON *row;
+    struct grid grid;
+
+    grid_begin(&grid, titles);
+    cJSON_ArrayForEach(row, rows)
+    {
+        const cJSON *name = member(row, "name");
+        grid_take(&grid, cell_text(cJSON_IsString(name) ? name : member(row, "id")));
+        grid_member(&grid, row, "priority");
+    }
+    grid_end(&grid, cli);
+}
+
 void show_hashes(const struct cli *cli, const cJSON *rows)
 {
     const cJSON *row;

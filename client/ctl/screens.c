@@ -61,6 +61,16 @@ static void print_lock_waits(const cJSON *status)
                units_seconds(number(status, "lock_wait_seconds"), time), prefetched);
 }
 
+static void print_pressure(const cJSON *status)
+{
+    double evictions = number(status, "evictions");
+    char bytes[UNITS_TEXT];
+
+    if (evictions > 0)
+        printf("moved away for want of room %.0f, %s; back soon %.0f, and left alone for that %.0f\n", evictions,
+               units_bytes(number(status, "evicted_bytes"), bytes), number(status, "bounces"), number(status, "spared"));
+}
+
 static void print_degraded(const cJSON *ailments)
 {
     const cJSON *row;
@@ -89,6 +99,7 @@ void show_status(const struct cli *cli, const cJSON *status)
     print_counts(status, holds);
     print_counts(status, history);
     print_lock_waits(status);
+    print_pressure(status);
     print_listeners(member(status, "listeners"));
     print_degraded(member(status, "degraded"));
     putchar('\n');
@@ -195,6 +206,31 @@ static void print_slow_disk(const cJSON *device)
                index);
 }
 
+/* Where something moves before anybody has to wait for room. */
+static void print_marks(const cJSON *devices)
+{
+    const cJSON *row, *tier;
+
+    cJSON_ArrayForEach(row, devices)
+    {
+        _cleanup_free_ char *index = cell_text(member(row, "index"));
+        double set = number(row, "working_set");
+        char used[UNITS_TEXT], capacity[UNITS_TEXT];
+        cJSON_ArrayForEach(tier, member(row, "tiers"))
+        {
+            const char *name = cJSON_GetStringValue(member(tier, "tier"));
+            if (name && !strcmp(name, "device") && set > number(tier, "capacity"))
+                printf("device %s: %s were used within 10 s, and its device tier has %s\n", index,
+                       units_bytes(set, used), units_bytes(number(tier, "capacity"), capacity));
+            double high = number(tier, "high"), low = number(tier, "low");
+            char over[UNITS_TEXT], until[UNITS_TEXT];
+            if (cJSON_IsNumber(member(tier, "high")) && high < number(tier, "capacity"))
+                printf("device %s: what is idle leaves the %s tier over %s, until it has %s\n", index,
+                       cJSON_GetStringValue(member(tier, "tier")), units_bytes(high, over), units_bytes(low, until));
+        }
+    }
+}
+
 void show_devices(const struct cli *cli, const cJSON *devices)
 {
     static const char *const titles[] = {">N",    "UUID",  "NAME",    "KIND",      "STATE", ">DEVICE",
@@ -221,6 +257,7 @@ void show_devices(const struct cli *cli, const cJSON *devices)
         grid_member(&grid, row, "worker_restarts");
     }
     grid_end(&grid, cli);
+    print_marks(devices);
     print_trouble(devices);
     cJSON_ArrayForEach(row, devices) print_slow_disk(row);
 }

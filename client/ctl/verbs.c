@@ -64,6 +64,8 @@ static const struct verb verbs[] = {
     {"wait", "OP", 1, 1, OPTIONS(NUMBER("--timeout", "SECONDS", "timeout_seconds")), "hbm.wait", {"op"}, run_wait,
      show_op, "wait for an operation; fails if it failed"},
     {"cancel", "OP", 1, 1, NULL, "hbm.cancel", {"op"}, run_cancel, show_op, "cancel an operation: all of it or nothing"},
+    {"priority", "SEL 0..9|never", 2, 2, NULL, "hbm.priority", {"sel", "priority"}, run_call, show_priorities,
+     "which memory goes first where others wait for room, 0 before 9; or never"},
     {"free", "SEL", 1, 1, NULL, "hbm.free", {"sel"}, run_call, show_moves, "free buffers that nobody leases"},
     {"rm", "MODEL", 1, 1, NULL, "hbm.rm", {"model"}, run_call, show_line, "remove a model that nobody leases"},
     {"rename", "NAME NEW", 2, 2, NULL, "hbm.rename", {"name", "to"}, run_call, show_line, "rename a buffer or a model"},

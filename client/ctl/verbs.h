@@ -38,6 +38,7 @@ void show_hashes(const struct cli *cli, const cJSON *rows);
 void show_receipts(const struct cli *cli, const cJSON *rows);
 void show_decoded(const struct cli *cli, const cJSON *rows);
 void show_moved(const struct cli *cli, const cJSON *rows); /* a line, or the rows with --verbose */
+void show_priorities(const struct cli *cli, const cJSON *rows);
 void show_moves(const struct cli *cli, const cJSON *rows);
 void show_line(const struct cli *cli, const cJSON *result); /* NAME: one line of members */
 void show_accounts(const struct cli *cli, const cJSON *accounts);

@@ -8,7 +8,8 @@
 
 _Static_assert(HBM_WAIT == WIRE_WAIT && HBM_UNLOCKED == WIRE_UNLOCKED && HBM_KEEP == WIRE_KEEP &&
                    HBM_SHARED == WIRE_SHARED && HBM_REPLACE == WIRE_REPLACE && HBM_FORCE == WIRE_FORCE &&
-                   HBM_LIVE == WIRE_LIVE && HBM_IN_PLACE == WIRE_IN_PLACE && HBM_DEVICE_ANY == WIRE_DEVICE_ANY,
+                   HBM_LIVE == WIRE_LIVE && HBM_IN_PLACE == WIRE_IN_PLACE && HBM_PRIORITY(HBM_NEVER) == WIRE_PRIORITY(10) &&
+                   HBM_DEVICE_ANY == WIRE_DEVICE_ANY,
                "flags are those of the wire");
 
 int lease_end(hbm_session *session, uint64_t lease, uint64_t life)
@@ -110,6 +111,7 @@ static int take_grant(hbm_session *session, int error, const struct wire_grant *
 
 static int check_spec(const struct hbm_spec *spec)
 {
+    uint32_t priority;
     int error = 0;
 
     if (!spec)
@@ -122,7 +124,9 @@ static int check_spec(const struct hbm_spec *spec)
         return set_error(HBM_E_INVALID, "neither size nor dims is given");
     if (spec->handle > HBM_HANDLE_CUDA_IPC)
         return set_error(HBM_E_INVALID, "handle %u is none", spec->handle);
-    if (spec->flags & ~(uint32_t)(HBM_KEEP | HBM_SHARED))
+    if (!wire_priority(spec->flags, 0, &priority))
+        return set_error(HBM_E_INVALID, "priority %u is above HBM_NEVER", priority);
+    if (spec->flags & ~(uint32_t)(HBM_KEEP | HBM_SHARED | WIRE_PRIORITY_MASK))
         return set_error(HBM_E_INVALID, "flags has bits that hbm_alloc does not take (0x%x)", spec->flags);
     if (spec->name)
         error = check_text("name", spec->name, HBM_NAME_MAX);

@@ -85,12 +85,15 @@ static int build_table(const struct hbm_publish *spec, int *ret)
 static int check_publish(const struct hbm_publish *spec, struct wire_publish_request *request)
 {
     int error = spec ? check_text("name", spec->name, HBM_NAME_MAX) : set_error(HBM_E_INVALID, "spec is NULL");
+    uint32_t priority;
 
     if (error)
         return error;
     if (spec->key && strlen(spec->key) >= sizeof(request->key))
         return set_error(HBM_E_INVALID, "key is longer than %zu bytes", sizeof(request->key) - 1);
-    if (spec->flags & ~(uint32_t)(HBM_SHARED | HBM_REPLACE | HBM_WAIT | HBM_UNLOCKED))
+    if (!wire_priority(spec->flags, 0, &priority))
+        return set_error(HBM_E_INVALID, "priority %u is above HBM_NEVER", priority);
+    if (spec->flags & ~(uint32_t)(HBM_SHARED | HBM_REPLACE | HBM_WAIT | HBM_UNLOCKED | WIRE_PRIORITY_MASK))
         return set_error(HBM_E_INVALID, "flags has bits that publishing does not take (0x%x)", spec->flags);
     if (!spec->buffers || spec->n_buffers == 0 || spec->n_buffers > TABLE_BUFFERS_MAX)
         return set_error(HBM_E_INVALID, "a model has 1 to %u buffers, not %u", TABLE_BUFFERS_MAX, spec->n_buffers);

@@ -5,7 +5,9 @@
 
 #include "daemon/core/ledger.h"
 #include "daemon/core/lease.h"
+#include "daemon/core/recency.h"
 #include "daemon/core/session.h"
+#include "proto/messages.h"
 
 struct arena *arena_new(struct core *core, struct owner owner, bool shared, uint32_t mode, enum hbm_handle handle,
                         const char *group, struct extent *extent)
@@ -27,12 +29,22 @@ struct arena *arena_new(struct core *core, struct owner owner, bool shared, uint
     snprintf(arena->group, sizeof(arena->group), "%s", group);
     arena->device = extent->device;
     arena->extent = extent;
-    arena->locked_ms = core_now(core);
     list_init(&arena->buffers);
     list_init(&arena->mappings);
     list_init(&arena->waiters);
     list_append(&core->arenas, &arena->node);
+    arena->priority = PRIORITY_NORMAL;
+    list_init(&arena->recent_node);
+    recency_note(arena);
     return arena;
+}
+
+void arena_prefer(struct arena *arena, uint32_t wire_flags)
+{
+    if (wire_priority(wire_flags, PRIORITY_NORMAL, &arena->priority))
+        recency_place(arena);
+    else
+        arena->priority = PRIORITY_NORMAL;
 }
 
 struct arena *arena_free(struct arena *arena)
@@ -45,6 +57,7 @@ struct arena *arena_free(struct arena *arena)
         mapping->arena = NULL;
     }
     list_unlink(&arena->node);
+    recency_forget(arena);
     ledger_drop(core, arena->id);
     idmap_remove(&core->ids, arena->id);
     arena_settled(arena); /* who waited for it looks it up again and finds it gone */

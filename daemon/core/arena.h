@@ -8,6 +8,15 @@
 struct transition;
 struct reclaim;
 
+/* What want of room did to it: daemon/core/pressure.c. */
+struct eviction {
+    uint64_t at_ms;            /* last time it was moved away so; 0: never */
+    enum hbm_tier to;
+    uint32_t n, bounces;       /* times in all; times that it was back soon, in a row */
+    uint64_t spared_until_ms;  /* it is left alone: it bounced */
+    uint64_t shunned_until_ms; /* it could not go */
+};
+
 struct arena {
     uint64_t id;
     struct core *core;
@@ -28,7 +37,12 @@ struct arena {
     bool prefetched;       /* it is here, or comes, by a prefetch */
     bool live;             /* demoted under those who map it: for them it is resident in host memory */
     struct lock_waits lock_waits;
-    uint64_t locked_ms;    /* last attach or lock round trip */
+    uint64_t locked_ms;    /* when it was last used, as far as is known (daemon/core/recency.h) */
+    uint32_t priority;     /* 0 goes first where there is want of room, 9 last; PRIORITY_NEVER */
+    uint32_t wanted;       /* locks that wait for it, or for others of theirs */
+    struct list recent_node;        /* device->recent, by tier and priority */
+    uint64_t counted_in, counted;   /* recency.c's */
+    struct eviction eviction;
 };
 
 /* Takes the extent's ref on success; on failure (NULL, memory is out) the caller keeps it. */
@@ -37,6 +51,8 @@ struct arena *arena_new(struct core *core, struct owner owner, bool shared, uint
 /* Called by the last buffer's destructor. Drops the extent (mappings hold their own refs). Returns NULL. */
 struct arena *arena_free(struct arena *arena);
 struct arena *arena_get(struct core *core, uint64_t id);
+/* The priority that it was made with. */
+void arena_prefer(struct arena *arena, uint32_t wire_flags);
 static inline enum hbm_tier arena_tier(const struct arena *arena)
 {
     return arena->extent->tier;

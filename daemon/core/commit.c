@@ -5,6 +5,7 @@
 
 #include "daemon/base/cleanup.h"
 #include "daemon/core/ledger.h"
+#include "daemon/core/pressure.h"
 #include "daemon/core/scale.h"
 
 static bool changes_form(const struct plan *plan)
@@ -154,6 +155,7 @@ static void swap_arena(struct core *core, struct plan *plan, bool live)
     arena->extent = TAKE_PTR(plan->target);
     arena->prefetched &= arena_tier(arena) == HBM_TIER_DEVICE;
     arena->live = live && arena_tier(arena) == HBM_TIER_HOST && arena_is_leased(arena);
+    pressure_moved(arena, old->tier);
     list_for_each_safe (node, &arena->mappings) {
         struct mapping *mapping = list_entry(node, struct mapping, arena_node);
         /* Another form under an address that is held would be read as the old one: those who have it keep the old

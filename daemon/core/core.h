@@ -57,6 +57,11 @@ struct store_request {
     struct list node; /* the world's own */
 };
 
+/* Percent of a tier's capacity (daemon/core/pressure.h). high 0: nothing is moved out of it for want of room. */
+struct watermarks {
+    unsigned high, low;
+};
+
 struct core_limits {
     uint64_t account[ACCOUNT_THINGS]; /* of each user of the main listener; 0 = no limit, here and below */
     unsigned soft_percent;            /* of an account's limit, from where on an event warns */
@@ -64,6 +69,7 @@ struct core_limits {
     unsigned offload_percent; /* of a model's bytes, cumulative */
     uint32_t reclaim_ms;      /* how long a move waits for clients to let go */
     uint32_t memory_wait_ms;  /* how long an allocation waits for memory to come free */
+    struct watermarks watermarks[HBM_TIERS]; /* of disk: none */
 };
 
 /* What the daemon may lack for taking on more: daemon/core/health.h. */
@@ -80,6 +86,9 @@ struct core_counters {
     uint64_t violations;         /* clients disconnected for what they sent */
     uint64_t lost;               /* arenas whose contents are gone */
     uint64_t degraded;           /* times that the daemon lacked something for taking on more */
+    uint64_t evictions, evicted_bytes; /* arenas moved away for want of room */
+    uint64_t bounces;            /* of those, how many were back soon */
+    uint64_t spared;             /* times that one was left alone for it */
 };
 
 /* Since this daemon started; they only grow. */

@@ -7,6 +7,7 @@
 #include "daemon/base/log.h"
 #include "daemon/core/arena.h"
 #include "daemon/core/buffer.h"
+#include "daemon/core/pressure.h"
 #include "proto/messages.h"
 
 struct device *device_add(struct core *core, const char *uuid, const char *name, bool is_cuda,
@@ -23,6 +24,9 @@ struct device *device_add(struct core *core, const char *uuid, const char *name,
     snprintf(device->uuid, sizeof(device->uuid), "%s", uuid);
     snprintf(device->name, sizeof(device->name), "%s", name);
     memcpy(device->capacity, capacity, sizeof(device->capacity));
+    for (unsigned i = 0; i < HBM_TIERS * PRIORITIES; i++)
+        list_init(&device->recent[i / PRIORITIES][i % PRIORITIES]);
+    pressure_init(device);
     list_append(&core->devices, &device->node);
     return device;
 }

@@ -1,8 +1,9 @@
 /* A device: a GPU, a MIG instance or host memory, by UUID, with its tiers. */
 #pragma once
 
-#include "daemon/core/core.h"
 #include "daemon/base/traffic.h"
+#include "daemon/core/core.h"
+#include "daemon/core/wait.h"
 
 /* The driver's word about a device, as its worker last brought it. */
 struct books {
@@ -17,6 +18,35 @@ struct disk_access {
     enum { DISK_UNSEEN, DISK_BY_RING, DISK_BY_THREADS } by; /* unseen: no worker has served yet */
     int refused; /* the errno that refuses io_uring; 0: it was not asked for */
     enum { DISK_UNTRIED, DISK_PAST_CACHE, DISK_THROUGH_CACHE } cache; /* untried: nothing has been put there yet */
+};
+
+/* When something is to go for want of room: daemon/core/survey.h. */
+#define PRIORITY_NORMAL 5u
+#define PRIORITY_NEVER 10u
+#define PRIORITIES 11u
+
+/* recency.c's: bytes that were used in a span of time, and in the one before it. */
+struct working_set {
+    uint64_t span, now, last;
+};
+
+#define PRESSURE_MOVES 4 /* under way at once, out of all tiers of a device */
+
+/* pressure.c's. */
+struct pressure_move {
+    struct device *device;
+    uint64_t op, arena; /* ids; op 0: none */
+    enum hbm_tier from, to;
+    uint64_t size;
+    bool ended;
+    struct op_wait wait;
+};
+struct pressure {
+    struct timer timer;
+    struct pressure_move moves[PRESSURE_MOVES];
+    bool easing[HBM_TIERS];            /* from over the high mark down to the low one */
+    uint64_t full_until_ms[HBM_TIERS]; /* a tier that took nothing a moment ago */
+    uint64_t told_ms;                  /* when it was last said that the working set does not fit */
 };
 
 enum device_state { DEVICE_STARTING, DEVICE_READY, DEVICE_DRAINED, DEVICE_FAILED };
@@ -42,6 +72,9 @@ struct device {
     struct books books;              /* daemon/core/books.c's */
     struct traffic links[JOB_LINKS]; /* daemon/job counts and limits them */
     struct disk_access disk;
+    struct list recent[HBM_TIERS][PRIORITIES]; /* struct arena, what was used last is last: daemon/core/recency.h */
+    struct working_set working_set;
+    struct pressure pressure;
 };
 
 /* capacity 0 in a tier means the tier is not there. Index is the order of adding. NULL if memory is out. */

@@ -8,6 +8,7 @@
 #include "daemon/base/cleanup.h"
 #include "daemon/core/host_pool.h"
 #include "daemon/core/ledger.h"
+#include "daemon/core/pressure.h"
 #include "daemon/core/room.h"
 #include "proto/memfd.h"
 
@@ -210,6 +211,7 @@ struct extent *extent_adopt(struct core *core, uint64_t id, struct device *devic
     if (fd >= 0)
         extent_count_stored(extent);
     device->used[tier] += size;
+    pressure_wake(device, tier);
     account_charge_anyway(account, (enum account_thing)tier, size);
     return extent;
 }

@@ -73,6 +73,7 @@ struct extent_create {
     struct timer timer;
     bool cancelled;
     bool is_object; /* charged */
+    uint64_t waits_since_ms;
     uint64_t again_until_ms; /* what is being given back is waited for; 0: nothing was short yet */
     int pooled_fd; /* from the host pool; -1: none */
     uint64_t pooled_token;

@@ -8,11 +8,13 @@
 #include "daemon/core/health.h"
 #include "daemon/core/host_pool.h"
 #include "daemon/core/ledger.h"
+#include "daemon/core/pressure.h"
 #include "daemon/core/room.h"
 
 #define DISK_GRANULARITY 4096u
 #define CLOSING_POLL_MS 2
 #define CLOSING_MS 1000 /* what is waited at least for memory that is being given back */
+#define SERVED_MS 30000 /* and at most for what is being moved away */
 
 static void uncharge(struct extent_create *create)
 {
@@ -65,6 +67,7 @@ static int take_room(struct extent_create *create)
         return HBM_E_NO_MEMORY;
     }
     device->used[create->tier] += create->size;
+    pressure_wake(device, create->tier);
     return 0;
 }
 
@@ -73,6 +76,8 @@ static void wait_for_memory(struct extent_create *create)
 {
     account_ref(create->account);
     list_append(&create->core->memory_waiters, &create->node);
+    create->waits_since_ms = core_now(create->core);
+    pressure_wake(create->device, create->tier);
 }
 
 static void end_wait(struct extent_create *create)
@@ -264,7 +269,15 @@ void extent_create_finish(struct extent_create *create, int fd)
 static void create_waited_out(struct timer *timer)
 {
     struct extent_create *create = container_of(timer, struct extent_create, timer);
+    struct core *core = create->core;
 
+    /* Room is being made for it: that is worth some patience more. */
+    if (create->error == HBM_E_NO_MEMORY && create->wait_ms && pressure_serves(create) &&
+        core_now(core) < create->waits_since_ms + SERVED_MS) {
+        timer_arm(core, timer, create->wait_ms);
+        return;
+    }
+    pressure_explain(create);
     create_end(create, create->error);
 }
 
@@ -335,8 +348,10 @@ void extent_create_retry(struct timer *timer)
     list_for_each_safe (node, &core->memory_waiters) {
         struct extent_create *create = list_entry(node, struct extent_create, node);
         create->error = take_room(create);
-        if (may_wait(create))
+        if (may_wait(create)) {
+            pressure_wake(create->device, create->tier);
             continue;
+        }
         end_wait(create);
         if (!create->error) {
             make(create);

@@ -6,6 +6,7 @@
 #include "daemon/base/cleanup.h"
 #include "daemon/core/health.h"
 #include "daemon/core/ledger.h"
+#include "daemon/core/recency.h"
 #include "daemon/core/residency.h"
 #include "proto/messages.h"
 
@@ -60,7 +61,7 @@ static struct mapping *mapping_use(struct session *session, struct arena *arena,
     mapping->n_leases++;
     if (!(flags & WIRE_UNLOCKED))
         mapping_arrives(mapping);
-    arena->locked_ms = core_now(session->core);
+    recency_note(arena);
     return mapping;
 }
 
@@ -87,10 +88,12 @@ static void mapping_unuse(struct mapping *mapping)
     list_unlink(&mapping->arena_node);
     extent_unref(mapping->extent);
     free(mapping);
-    if (arena && list_empty(&arena->mappings))
+    if (!arena)
+        return;
+    recency_note(arena); /* it was in use until now, for all that is known */
+    if (list_empty(&arena->mappings))
         arena_unmapped(arena);
-    if (arena)
-        reclaim_check(arena);
+    reclaim_check(arena);
 }
 
 void mapping_retire(struct mapping *mapping)

@@ -32,6 +32,7 @@ struct model {
     struct lock_gaps {
         uint64_t n, ms;
     } lock_gaps; /* what its clients did between their locks that the daemon saw, one after the other */
+    uint64_t weight, weight_away; /* survey.c's: bytes, as it last counted them */
     struct lock_waits lock_waits;
     struct list waiters;
 };

@@ -23,6 +23,7 @@ struct build {
     struct extent_create *creates;
     struct store_request store_metadata;
     size_t waiting; /* creates and stores under way, plus one while they are being started */
+    uint32_t flags; /* as it was asked for */
     bool unlocked;  /* the builder fills by transfers and maps nothing */
     int error;
     char detail[HBM_DETAIL_MAX];
@@ -136,6 +137,7 @@ static int make_arenas(struct build *build, struct arena **arenas)
             return HBM_E_NO_MEMORY;
         }
         build->creates[i].extent = NULL; /* the arena's now */
+        arena_prefer(arenas[i], build->flags);
     }
     return 0;
 }
@@ -298,6 +300,7 @@ static struct build *build_new(struct core *core, struct call *call, const struc
         return NULL;
     build->core = core;
     build->call = call;
+    build->flags = args->flags;
     build->unlocked = args->flags & WIRE_UNLOCKED;
     build->bytes = malloc(size);
     build->offsets = calloc(header->n_buffers + 1, sizeof(*build->offsets));

@@ -11,6 +11,7 @@ struct moving *moving_new(struct core *core, size_t plans, size_t rows)
     if (!moving)
         return NULL;
     moving->core = moving->transition.core = core;
+    list_init(&moving->yielded.node);
     moving->transition.memory_wait_ms = core->limits.memory_wait_ms;
     moving->transition.plans = calloc(plans + 1, sizeof(*moving->transition.plans));
     moving->rows = calloc(rows + 1, sizeof(*moving->rows));
@@ -23,6 +24,7 @@ struct moving *moving_free(struct moving *moving)
         return NULL;
     if (moving->clear)
         moving->clear(moving);
+    list_unlink(&moving->yielded.node);
     transition_clear(&moving->transition);
     free(moving->rows);
     free(moving);
@@ -128,11 +130,47 @@ static void moving_done(struct transition *transition)
     op_end(op, error, error ? detail : NULL);
 }
 
+/* Calls off the daemon's own moves of its arenas; true if one has not ended yet. */
+static bool waits_for_yield(struct moving *moving)
+{
+    for (size_t i = 0; i < moving->transition.n; i++) {
+        uint64_t id = moving->transition.plans[i].arena;
+        struct arena *arena = arena_get(moving->core, id);
+        if (!arena || !arena->transition || !arena->transition->gives_way)
+            continue;
+        transition_cancel(arena->transition, "an operation wants the memory");
+        arena = arena_get(moving->core, id);
+        if (!arena || !arena->transition)
+            continue;
+        list_append(&arena->waiters, &moving->yielded.node);
+        return true;
+    }
+    return false;
+}
+
+static void start(struct moving *moving)
+{
+    if (!waits_for_yield(moving))
+        transition_start(&moving->transition);
+}
+
+static void yielded(struct arena_wait *wait)
+{
+    start(container_of(wait, struct moving, yielded));
+}
+
 static void cancel_moving(struct op *op)
 {
     struct moving *moving = op->state_of_verb;
 
-    transition_cancel(&moving->transition, op->detail);
+    if (list_empty(&moving->yielded.node)) {
+        transition_cancel(&moving->transition, op->detail);
+        return;
+    }
+    list_unlink(&moving->yielded.node);
+    moving->transition.error = HBM_E_CANCELLED;
+    snprintf(moving->transition.detail, sizeof(moving->transition.detail), "%s", op->detail);
+    moving_done(&moving->transition);
 }
 
 static void clear_moving(struct op *op)
@@ -155,6 +193,8 @@ struct op *moving_run(struct moving *moving, const char *verb, const struct prin
         return NULL;
     }
     uint64_t id = op->id;
+    op->quiet = moving->quiet;
+    moving->yielded.ready = yielded;
     memcpy(op->rows, moving->rows, moving->n_rows * sizeof(*moving->rows));
     op->state_of_verb = moving;
     op->cancel = cancel_moving;
@@ -165,7 +205,7 @@ struct op *moving_run(struct moving *moving, const char *verb, const struct prin
     moving->transition.done = moving_done;
     for (size_t i = 0; i < moving->transition.n; i++)
         op->bytes_total += plan_bytes(&moving->transition.plans[i]);
-    transition_start(&moving->transition);
+    start(moving);
     return op_get(core, id); /* ended ops are kept, the newest above all */
 }
 

@@ -12,6 +12,8 @@ struct moving {
     struct transition transition; /* plans: room for as many as moving_new was told; n counts those filled */
     struct op_row *rows;          /* likewise */
     size_t n_rows;
+    bool quiet;              /* as the op's */
+    struct arena_wait yielded; /* own: until a move of the daemon's own has given way */
     /* After a success, before the op ends. NULL: each row's buffer is looked up and the row says how it is now. */
     void (*fill)(struct moving *moving, struct op *op);
     void (*clear)(struct moving *moving); /* the verb's own, before the moving is freed */

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "daemon/core/moving.h"
+#include "daemon/core/tier.h"
 #include "daemon/core/verbs.h"
 
 /* ---- Rows ---- */
@@ -214,6 +215,14 @@ static bool is_wanted_by_others(const struct prefetch *prefetch, const struct de
     return false;
 }
 
+/* What a hint brings over the high mark would have to go again. Where that is the capacity there is just no room. */
+static bool is_over_the_mark(const struct arena *arena)
+{
+    const struct tier tier = device_tier(arena->device, HBM_TIER_DEVICE);
+
+    return tier.high < tier.capacity && tier_occupied(&tier) + arena->extent->size > tier.high;
+}
+
 static const struct wanted *next_wanted(struct prefetch *prefetch)
 {
     struct core *core = prefetch->core;
@@ -233,6 +242,8 @@ static const struct wanted *next_wanted(struct prefetch *prefetch)
             continue;
         else if (arena->live)
             show_rows(prefetch, wanted, 0, "it is used where it lies; restore brings it back");
+        else if (prefetch->tier == HBM_TIER_DEVICE && is_over_the_mark(arena))
+            show_rows(prefetch, wanted, 0, "its device is at its high mark");
         else if (is_wanted_by_others(prefetch, arena->device))
             show_rows(prefetch, wanted, 0, "others wait for memory of its device");
         else

@@ -9,6 +9,7 @@
 #include "daemon/base/cleanup.h"
 #include "daemon/base/log.h"
 #include "daemon/core/names.h"
+#include "daemon/core/recency.h"
 
 static struct owner unpack_owner(struct unpack *unpack)
 {
@@ -108,6 +109,7 @@ int readopt_arena(struct readopt *readopt, struct ledger_row *row)
     const char *group = unpack_text(in);
     struct extent *extent = idmap_get(&core->ids, unpack_u64(in), ID_EXTENT);
     bool live = unpack_later_u32(in); /* since version 4 */
+    uint32_t priority = unpack_later_u32(in); /* since version 5 */
 
     if (in->failed || !group || !extent) {
         log_error("LOST: nothing is known of the memory of arena 0x%016" PRIx64 " (group %s)", row->id,
@@ -130,11 +132,13 @@ int readopt_arena(struct readopt *readopt, struct ledger_row *row)
     arena->device = extent->device;
     arena->extent = extent_ref(extent);
     arena->live = live;
-    arena->locked_ms = core_now(core);
+    arena->priority = priority && priority <= PRIORITIES ? priority - 1 : PRIORITY_NORMAL;
     list_init(&arena->buffers);
     list_init(&arena->mappings);
     list_init(&arena->waiters);
     list_append(&core->arenas, &arena->node);
+    list_init(&arena->recent_node);
+    recency_note(arena);
     return 0;
 }
 

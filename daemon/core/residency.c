@@ -10,8 +10,19 @@
 
 static void advance(struct residency *residency);
 
+/* Nothing of it goes, for want of room for the rest. */
+static void want(const struct residency *residency, int n)
+{
+    for (size_t i = 0; i < residency->n; i++) {
+        struct arena *arena = arena_get(residency->core, residency->arenas[i]);
+        if (arena)
+            arena->wanted += (uint32_t)n;
+    }
+}
+
 static void end(struct residency *residency, int error)
 {
+    want(residency, -1);
     timer_stop(residency->core, &residency->timer);
     list_unlink(&residency->wait.node);
     list_unlink(&residency->op_wait.node);
@@ -158,5 +169,6 @@ void residency_start(struct residency *residency)
     residency->timer.fire = waited_out;
     residency->timer.at_ms = 0;
     residency->detail[0] = 0;
+    want(residency, 1);
     advance(residency);
 }

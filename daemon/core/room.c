@@ -3,6 +3,7 @@
 #include <stdlib.h>
 
 #include "daemon/base/cleanup.h"
+#include "daemon/core/pressure.h"
 
 struct closing {
     struct list node; /* core->closing */
@@ -14,6 +15,7 @@ void room_release(const struct room *room)
     struct core *core = room->core;
 
     room->device->used[room->tier] -= room->size;
+    pressure_released(room->device, room->tier);
     if (room->account)
         account_release(room->account, (enum account_thing)room->tier, room->size);
     if (!list_empty(&core->memory_waiters))

@@ -73,6 +73,7 @@ struct transition {
      * Whatever ends it early leaves these where they are now, and the rest where it was. */
     bool one_by_one;
     bool live;                /* what comes to the host tier is resident there for those who have it attached */
+    bool gives_way;           /* the daemon's own: it gives way to whatever anybody asks for */
     /* The arenas stay as they are, nobody lets go of anything and nothing is swapped: commit, called when all steps are
      * done, makes of the targets what it likes (0, or an error with detail; NULL: they stay in the plans). */
     bool copy;

@@ -122,6 +122,7 @@ static void created(struct extent_create *create)
         return;
     }
     create->extent = NULL; /* the arena's now */
+    arena_prefer(arena, args->flags);
     struct buffer_spec spec = {.name = args->name[0] ? args->name : NULL,
                                .dtype = args->dtype,
                                .rank = args->rank,

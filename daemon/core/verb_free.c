@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "daemon/core/names.h"
+#include "daemon/core/transition.h"
 #include "daemon/core/verbs.h"
 
 /* 0 if `who` may free this buffer now; else why not. */
@@ -21,7 +22,7 @@ static int may_free(const struct buffer *buffer, const struct principal *who, ch
         snprintf(detail, HBM_DETAIL_MAX, "it holds the scales of %.150s and goes with it", buffer->parent->name ? buffer->parent->name : "a buffer");
         return HBM_E_INVALID;
     }
-    if (buffer->arena->transition) {
+    if (buffer->arena->transition && !buffer->arena->transition->gives_way) {
         snprintf(detail, HBM_DETAIL_MAX, "an operation is moving it");
         return HBM_E_BUSY;
     }

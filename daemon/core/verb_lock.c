@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "daemon/core/lock_waits.h"
+#include "daemon/core/recency.h"
 #include "daemon/core/verbs.h"
 
 #define SLOTS_MAX 128
@@ -43,7 +44,7 @@ static bool arrive(struct lock *lock, uint64_t fetched[2])
         struct mapping *mapping = mapping_by_slot(lock->call->session, lock->slots[i]);
         mapping_arrives(mapping);
         if (mapping->arena)
-            mapping->arena->locked_ms = core_now(lock->core);
+            recency_note(mapping->arena);
         fetched[i / 64] |= (uint64_t)1 << (i % 64);
     }
     return true;

@@ -17,7 +17,7 @@ static const char *in_use(const struct model *model, char *pids, size_t size)
 {
     list_for_each(node, &model->buffers) {
         const struct buffer *buffer = list_entry(node, struct buffer, model_node);
-        if (buffer->arena->transition)
+        if (buffer->arena->transition && !buffer->arena->transition->gives_way)
             return "an operation is moving it";
         if (buffer_is_leased(buffer)) {
             arena_holders(buffer->arena, pids, size);

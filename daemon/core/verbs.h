@@ -70,6 +70,8 @@ void verb_op_cancel(struct core *core, struct call *call, uint64_t op);
 
 /* ---- Operators ---- */
 
+/* 0 goes first for want of room, 9 last; PRIORITY_NEVER. result: struct selection, until call->done returns */
+void verb_priority(struct core *core, struct call *call, const char *sel, uint32_t priority);
 void verb_free_sel(struct core *core, struct call *call, const char *sel); /* result: struct op with rows, ended */
 void verb_rm(struct core *core, struct call *call, const char *model);     /* result: uint64_t bytes */
 void verb_rename(struct core *core, struct call *call, const char *name, const char *to); /* result: NULL */

@@ -5,6 +5,7 @@
 
 #include "daemon/base/cleanup.h"
 #include "daemon/core/names.h"
+#include "daemon/core/pressure.h"
 #include "daemon/rpc/dispatch.h"
 #include "daemon/rpc/rows.h"
 
@@ -24,6 +25,23 @@ static const char *state_text(const struct buffer *buffer)
     if (buffer->model && !buffer->model->listed)
         return "replaced";
     return buffer->arena->transition ? "moving" : "ready";
+}
+
+void write_priority(struct writer *writer, const struct arena *arena)
+{
+    if (arena->priority == PRIORITY_NEVER)
+        write_string(writer, "priority", "never");
+    else
+        write_text(writer, "priority", "%u", arena->priority);
+}
+
+static void write_pressure(struct writer *writer, const struct arena *arena)
+{
+    char text[160];
+
+    write_number(writer, "evictions", arena->eviction.n);
+    write_number(writer, "bounces", arena->eviction.bounces);
+    write_string(writer, "pressure", pressure_tells(arena, text, sizeof(text)) ? text : NULL);
 }
 
 static void write_receipt(struct writer *writer, const struct buffer *buffer)
@@ -79,6 +97,7 @@ static void write_members(struct writer *writer, struct lease_index *index, cons
     write_string(writer, "state", state_text(buffer));
     write_bool(writer, "keep", buffer->keep);
     write_text(writer, "mode", "%04o", arena->mode);
+    write_priority(writer, arena);
     write_buffer_leases(writer, index, buffer);
     write_receipt(writer, buffer);
 }
@@ -96,6 +115,7 @@ static void write_everything(struct writer *writer, struct lease_index *index, c
 {
     write_open(writer, NULL, '{');
     write_members(writer, index, who, buffer);
+    write_pressure(writer, buffer->arena);
     write_lock_waits(writer, &buffer->arena->lock_waits);
     write_keepers(writer, "kept_by", index, who, buffer);
     write_close(writer, '}');

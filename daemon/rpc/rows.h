@@ -4,6 +4,8 @@
 #include "daemon/core/op.h"
 #include "daemon/rpc/leases.h"
 
+/* "0" to "9", or "never". */
+void write_priority(struct writer *writer, const struct arena *arena);
 void write_buffer(struct writer *writer, struct lease_index *index, const struct principal *who,
                   const struct buffer *buffer);
 /* Why it is here still, or its memory would not come back: a list, with the remedy beside each reason. */

@@ -5,6 +5,8 @@
 
 #include "daemon/core/health.h"
 #include "daemon/core/listener.h"
+#include "daemon/core/recency.h"
+#include "daemon/core/tier.h"
 #include "daemon/rpc/discover.h"
 #include "daemon/rpc/dispatch.h"
 #include "daemon/rpc/links.h"
@@ -12,21 +14,31 @@
 
 #define BOOKS_FRESH_MS 1000
 
+static void write_mark(struct writer *writer, const char *key, const struct tier *tier, uint64_t bytes)
+{
+    if (tier->has_marks)
+        write_number(writer, key, bytes);
+    else
+        write_null(writer, key);
+}
+
 static void write_tiers(struct writer *writer, const struct device *device)
 {
     write_open(writer, "tiers", '[');
-    for (unsigned tier = 0; tier < HBM_TIERS; tier++) {
-        uint64_t capacity = device->capacity[tier], used = device->used[tier];
-        if (!capacity && !used)
+    for (unsigned i = 0; i < HBM_TIERS; i++) {
+        const struct tier tier = device_tier(device, i);
+        if (!tier.capacity && !tier.used)
             continue;
         write_open(writer, NULL, '{');
-        write_string(writer, "tier", hbm_tier_name(tier));
-        write_number(writer, "capacity", capacity);
-        write_number(writer, "used", used);
-        write_number(writer, "closing", device->closing[tier]);
-        if (tier == HBM_TIER_HOST)
-            write_number(writer, "pooled", device->pooled);
-        write_number(writer, "free", used < capacity ? capacity - used : 0);
+        write_string(writer, "tier", hbm_tier_name(i));
+        write_number(writer, "capacity", tier.capacity);
+        write_number(writer, "used", tier.used);
+        write_number(writer, "closing", tier.closing);
+        if (i == HBM_TIER_HOST)
+            write_number(writer, "pooled", tier.pooled);
+        write_number(writer, "free", tier.used < tier.capacity ? tier.capacity - tier.used : 0);
+        write_mark(writer, "high", &tier, tier.high);
+        write_mark(writer, "low", &tier, tier.low);
         write_close(writer, '}');
     }
     write_close(writer, ']');
@@ -79,6 +91,7 @@ void write_devices(struct writer *writer, const char *key, struct core *core)
         write_worker(writer, core, device);
         write_tiers(writer, device);
         write_links(writer, device);
+        write_number(writer, "working_set", working_set(device));
         write_unaccounted(writer, core, device);
         write_close(writer, '}');
     }
@@ -192,6 +205,10 @@ void handle_STATUS(struct request *request, const struct STATUS_args *args)
     write_number(writer, "violations", core->counters.violations);
     write_number(writer, "lost", core->counters.lost);
     write_lock_waits(writer, &core->lock_waits);
+    write_number(writer, "evictions", core->counters.evictions);
+    write_number(writer, "evicted_bytes", core->counters.evicted_bytes);
+    write_number(writer, "bounces", core->counters.bounces);
+    write_number(writer, "spared", core->counters.spared);
     write_degraded(writer, core);
     write_number(writer, "rss_bytes", resident_bytes());
     write_listeners(writer, core, &request->connection->who);

@@ -39,6 +39,7 @@ void handle_alloc(struct link *link, const struct packet_header *header, struct 
         .mode = spec->mode,
         .flags = spec->flags,
     };
+    uint32_t priority;
 
     if (!hbm_dtype_name(spec->dtype))
         REFUSE(HBM_E_INVALID, "dtype %u is none", spec->dtype);
@@ -48,8 +49,8 @@ void handle_alloc(struct link *link, const struct packet_header *header, struct 
         REFUSE(HBM_E_INVALID, "handle kind %u is none", spec->handle);
     if (spec->mode & ~0666u)
         REFUSE(HBM_E_INVALID, "mode 0%o; permission bits are r and w only", spec->mode);
-    if (spec->flags & ~(WIRE_KEEP | WIRE_SHARED))
-        REFUSE(HBM_E_INVALID, "flags 0x%x; an allocation takes KEEP and SHARED", spec->flags);
+    if (spec->flags & ~(WIRE_KEEP | WIRE_SHARED | WIRE_PRIORITY_MASK) || !wire_priority(spec->flags, 0, &priority))
+        REFUSE(HBM_E_INVALID, "flags 0x%x; an allocation takes KEEP, SHARED and a priority", spec->flags);
 
     struct pending *pending = pending_new(link, header->opcode, header->serial, lease_granted);
     if (!pending)

@@ -55,12 +55,15 @@ void handle_publish(struct link *link, const struct packet_header *header, struc
                                 .flags = request->flags,
                                 .timeout_ms = request->timeout_ms};
     const char *why = "";
+    uint32_t priority;
     size_t size;
 
     if (request->mode & ~0666u)
         REFUSE(HBM_E_INVALID, "mode 0%o; permission bits are r and w only", request->mode);
-    if (request->flags & ~(WIRE_WAIT | WIRE_SHARED | WIRE_REPLACE | WIRE_UNLOCKED))
-        REFUSE(HBM_E_INVALID, "flags 0x%x; publishing takes WAIT, SHARED, REPLACE and UNLOCKED", request->flags);
+    if (request->flags & ~(WIRE_WAIT | WIRE_SHARED | WIRE_REPLACE | WIRE_UNLOCKED | WIRE_PRIORITY_MASK) ||
+        !wire_priority(request->flags, 0, &priority))
+        REFUSE(HBM_E_INVALID, "flags 0x%x; publishing takes WAIT, SHARED, REPLACE, UNLOCKED and a priority",
+               request->flags);
     void *bytes = memfd_map_sealed(packet->fds[0], TABLE_BYTES_MAX, &size);
     if (!bytes)
         REFUSE(HBM_E_INVALID, "the table is no sealed memfd of at most %zu MiB: %s", TABLE_BYTES_MAX >> 20,

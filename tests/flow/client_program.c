@@ -11,6 +11,7 @@
 #include <sys/stat.h>
 #include <sys/un.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "client/hbm.h"
@@ -409,6 +410,28 @@ static void steps(hbm_lease *lease)
     puts("ok");
 }
 
+static uint64_t now_ms(void)
+{
+    struct timespec now;
+
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000;
+}
+
+/* lockloop LEASE MS: what is waited for a lock that has to wait is as long as it takes. */
+static int lock_loop(hbm_lease *lease, uint64_t ms)
+{
+    uint64_t until = now_ms() + ms;
+    int error = 0;
+
+    while (!error && now_ms() < until) {
+        error = hbm_lock(lease, 20000);
+        if (!error)
+            error = hbm_unlock(lease, NULL, 0);
+    }
+    return error;
+}
+
 #define IS(text) (!strcmp(words[0], text))
 
 static void obey(void)
@@ -427,6 +450,8 @@ static void obey(void)
         detach((int)i);
     else if (IS("lock"))
         answer(hbm_lock(leases[i], (uint32_t)number(2)));
+    else if (IS("lockloop"))
+        answer(lock_loop(leases[i], number(2)));
     else if (IS("lockall"))
         answer(lock_all());
     else if (IS("unlock"))

@@ -11,9 +11,9 @@ from wire import KEEP, LOCK_RECLAIM, RO
 
 @pytest.fixture(scope="module")
 def quick_daemon():
-    """Clients have no long time to let go, and there is little room."""
+    """Clients have no long time to let go, and there is little room, which nothing is moved away for."""
     daemon = Daemon(config="device_bytes = 16MiB\nhost_bytes = 64MiB\ndisk_bytes = 64MiB\nreclaim_seconds = 0.3\n"
-                           "memory_wait_seconds = 0.2\n").start()
+                           "memory_wait_seconds = 0.2\ndevice_high = 0\n").start()
     yield daemon
     daemon.close()
 

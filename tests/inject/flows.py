@@ -363,6 +363,22 @@ def offload_to_disk(world, struck):
     bring_back(world, "in-device")
 
 
+@flow("owner", "worker", "client")
+def make_room(world, struck):
+    """For an allocation: what lies there idle goes for it."""
+    user = world.program()
+    user.ask("open", 0)
+    free = next(row["free"] for row in world.rpc("hbm.devices")[0]["tiers"] if row["tier"] == "device")
+    user.alloc("-", free)
+    with struck() as it:
+        user.alloc("-", 4096)
+    if it.done:
+        expect(world.rpc("hbm.status")["evictions"], "nothing went for it")
+    world.part()
+    for name in [row["name"] for row in world.daemon.rpc("hbm.ls") if row["tier"] != "device" and row["name"] in world.on_device]:
+        bring_back(world, name)
+
+
 @flow("owner", "worker")
 def cancel(world, struck):
     with struck():
@@ -600,6 +616,7 @@ def ctl_changes(world, struck):
     user.ask("detach", 0)
     session = world.daemon.rpc("hbm.sessions")[0]["session"]
     with struck():
+        world.ctl("priority", "fresh", "never")
         world.ctl("rename", "fresh", "fresher")
         world.ctl("free", "fresher")
         world.ctl("rm", "built")

@@ -130,7 +130,7 @@ class CtlFailed(Exception):
 class World:
     def __init__(self, client_path, device=DEVICE):
         self.client_path, self.device = client_path, device
-        self.daemon = Daemon(supervise=True, config="reclaim_seconds = 1\n")
+        self.daemon = Daemon(supervise=True, config="reclaim_seconds = 1\ndevice_bytes = 256MiB\n")
         self.injector = Injector(self.daemon.home / "inject")
         self.operator = None
         self.worn = False  # what dies young again and again is started again with a growing pause
@@ -154,6 +154,7 @@ class World:
         ctl_done(daemon, "load", self.file, "--as", "coded")
         ctl_done(daemon, "compress", "model:coded", "--codec", "int8")
         self.standing = {row["name"] for row in daemon.rpc("hbm.ls")}
+        self.on_device = {row["name"] for row in daemon.rpc("hbm.ls") if row["tier"] == "device"}
         self.hashes = hash_of(daemon, "*")
 
     def rpc(self, method, params=None):

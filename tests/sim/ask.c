@@ -399,13 +399,24 @@ static void ask_cancel(struct client *client)
     verb_op_cancel(core(), &ask->call, id);
 }
 
+/* Of what has a name or an id; those that are moved just then too. */
+static void ask_priority(struct client *client)
+{
+    const char *sel = a_selector(client);
+    struct ask *ask = ask_new(ASK_KICK, client);
+    uint32_t priority = one_in(4) ? PRIORITY_NEVER : below(PRIORITIES + 1);
+
+    trace("client %td gives %s priority %u", client ? client - sim.clients : -1, sel, priority);
+    verb_priority(core(), &ask->call, sel, priority);
+}
+
 void ask_something(struct client *client)
 {
     static void (*const asks[])(struct client *) = {
         ask_alloc,  ask_alloc, ask_attach, ask_attach,       ask_attach, ask_detach,
         ask_detach, ask_free,  ask_commit, ask_attach_model, ask_commit, ask_publish,
         ask_op,     ask_op,    ask_op,     ask_op,           ask_op,     ask_cancel,
-        say_ahead,  say_ahead, say_behind,
+        say_ahead,  say_ahead, say_behind, ask_priority,
     };
 
     if (core()->n_buffers > 40)
@@ -480,7 +491,10 @@ void ask_as_operator(void)
     case 21 ... 50:
         ask_rename();
         break;
-    case 51 ... 60:
+    case 51 ... 54:
+        ask_priority(NULL);
+        break;
+    case 55 ... 60:
         ask_free_sel(a_selector(NULL));
         break;
     default:

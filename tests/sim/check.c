@@ -321,6 +321,23 @@ static void check_leases(void)
 
 /* ---- Memory ---- */
 
+static bool is_listed(const struct arena *arena)
+{
+    list_for_each (node, &arena->device->recent[arena_tier(arena)][arena->priority])
+        if (list_entry(node, struct arena, recent_node) == arena)
+            return true;
+    return false;
+}
+
+/* What the daemon moves by itself: nothing that was never to be, and nobody is refused for it. */
+static void check_pressure(const struct arena *arena)
+{
+    const struct transition *moves = arena->transition;
+
+    CHECK(is_listed(arena));
+    CHECK(!moves || !moves->gives_way || moves->cancelled || arena->priority != PRIORITY_NEVER);
+}
+
 static void check_arenas(void)
 {
     list_for_each (node, &core()->arenas) {
@@ -328,6 +345,7 @@ static void check_arenas(void)
         CHECK(!list_empty(&arena->buffers) && arena->extent->refs && arena->device == arena->extent->device);
         CHECK(!arena->reclaim || arena->transition);
         CHECK(!arena->live || (arena_tier(arena) == HBM_TIER_HOST && arena_is_leased(arena)));
+        check_pressure(arena);
         check_owner(arena);
         for (const struct list *other = node->next; other != &core()->arenas; other = other->next)
             CHECK(list_entry(other, struct arena, node)->extent != arena->extent);
@@ -451,7 +469,7 @@ void check_at_rest(void)
     CHECK(list_empty(&core()->memory_waiters));
     list_for_each (node, &core()->arenas) {
         const struct arena *arena = list_entry(node, struct arena, node);
-        CHECK(!arena->transition && !arena->reclaim && list_empty(&arena->waiters));
+        CHECK(!arena->transition && !arena->reclaim && list_empty(&arena->waiters) && !arena->wanted);
         note(&census, arena->extent);
     }
     list_for_each (node, &core()->sessions)

@@ -60,6 +60,9 @@ void sim_settle_in(void)
 
     memcpy(sim.world.host->capacity, host, sizeof(host));
     memcpy(sim.world.gpu->capacity, gpu, sizeof(gpu));
+    static const struct watermarks marks[] = {{0, 0}, {100, 90}, {60, 40}, {30, 10}, {15, 5}};
+    core()->limits.watermarks[HBM_TIER_DEVICE] = marks[random_below(&sim.random, 5)];
+    core()->limits.watermarks[HBM_TIER_HOST] = marks[random_below(&sim.random, 5)];
     struct listener *other = listener_of(core(), 1);
     uint64_t *limits[] = {core()->limits.account, other->each};
     other->devices = UINT64_MAX;

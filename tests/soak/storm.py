@@ -32,6 +32,9 @@ host_bytes = {host}
 disk_bytes = {host}
 reclaim_seconds = 1
 offload_limit = 60
+device_high = 90
+device_low = 70
+host_high = 90
 worker_idle_seconds = 2
 """
 SIZES = {"host": {"device": "40MiB", "host": "32MiB"}, "cuda": {"device": "512MiB", "host": "384MiB"}}
@@ -191,6 +194,10 @@ class Operator(threading.Thread):
         words = self.dice.choice([["sleep", model, "--to", "host"], ["sleep", model, "--to", "disk"], ["wake", model]])
         self.ctl(*words, also=("NOT_FOUND", "STALE"))
 
+    def prefer(self):
+        words = ["priority", self.dice.choice(["*", "model:f", "m0/*", "m1/*"]), self.dice.choice("0123456789")]
+        self.ctl(*words, also=("NOT_FOUND", "STALE"))
+
     def ask(self):
         words = self.dice.choice([["hash", "*"], ["ls"], ["ops"], ["models"], ["sessions"], ["status"], ["show", "*"], ["events"]])
         self.ctl(*words, also=("NOT_FOUND", "STALE"))
@@ -207,7 +214,7 @@ class Operator(threading.Thread):
                 self.storm.truth.write(row["next"], 0)
 
     def run(self):
-        acts = [self.load] * 3 + [self.save] * 3 + [self.unload] + [self.move] * 3 + [self.ask] * 3 + [self.remove] * 2
+        acts = [self.load] * 3 + [self.save] * 3 + [self.unload] + [self.move] * 3 + [self.prefer] + [self.ask] * 3 + [self.remove] * 2
         while not self.storm.over.wait(self.dice.uniform(0, 0.3)):
             try:
                 self.dice.choice(acts)()

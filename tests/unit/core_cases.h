@@ -2,6 +2,7 @@
 #pragma once
 
 int core_account_cases(void);
+int core_marks_cases(void);
 int core_move_cases(void);
 int core_books_cases(void);
 int core_code_cases(void);
@@ -15,6 +16,7 @@ int core_pool_cases(void);
 int core_prefetch_cases(void);
 int core_window_cases(void);
 int core_wake_cases(void);
+int core_pressure_cases(void);
 int core_quarantine_cases(void);
 int core_resume_cases(void);
 int core_room_cases(void);

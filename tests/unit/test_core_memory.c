@@ -343,6 +343,25 @@ static void waits_for_memory(void)
     lease_of(waiting, &lease);
 }
 
+/* What is idle goes for it: "w", "coded", a group of "m". */
+static void makes_room(void)
+{
+    struct alloc_args args = {.size = 3 * 4096, .mode = 0600, .dtype = HBM_U8};
+    struct lease *lease;
+
+    w.core->limits.watermarks[HBM_TIER_DEVICE] = (struct watermarks){100, 90};
+    w.device->capacity[HBM_TIER_DEVICE] = w.device->used[HBM_TIER_DEVICE];
+    LEASE(&lease, alice, reader, verb_alloc, &args);
+    w.core->limits.watermarks[HBM_TIER_DEVICE].high = 0;
+    w.device->capacity[HBM_TIER_DEVICE] = 64 * MIB;
+}
+
+static void says_what_goes_first(void)
+{
+    DO(NULL, verb_priority, "*", 3);
+    DO(NULL, verb_priority, "w", PRIORITY_NEVER);
+}
+
 static void publishes_and_replaces(void)
 {
     struct lease *lease;
@@ -575,6 +594,8 @@ static const struct scene scenes[] = {
     SCENE(renames),
     SCENE(drains),
     SCENE(waits_for_memory),
+    SCENE(makes_room),
+    SCENE(says_what_goes_first),
     FREEING(publishes_and_replaces),
     SCENE(waits_for_a_builder),
     SCENE(is_cancelled),

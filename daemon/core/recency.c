@@ -1,0 +1,56 @@
+#include "daemon/core/recency.h"
+
+static uint64_t span_now(const struct core *core)
+{
+    return core_now(core) / WORKING_SET_MS + 1;
+}
+
+/* Counted once in each span of time: nothing is walked over to know the sum. */
+static void count(struct arena *arena)
+{
+    struct working_set *set = &arena->device->working_set;
+    uint64_t span = span_now(arena->core);
+
+    if (set->span != span) {
+        set->last = set->span + 1 == span ? set->now : 0;
+        set->now = 0;
+        set->span = span;
+    }
+    if (arena->counted_in == span)
+        return;
+    arena->counted_in = span;
+    arena->counted = arena->extent->size;
+    set->now += arena->counted;
+}
+
+void recency_place(struct arena *arena)
+{
+    list_unlink(&arena->recent_node);
+    list_append(&arena->device->recent[arena_tier(arena)][arena->priority], &arena->recent_node);
+}
+
+void recency_note(struct arena *arena)
+{
+    arena->locked_ms = core_now(arena->core);
+    count(arena);
+    recency_place(arena);
+}
+
+void recency_forget(struct arena *arena)
+{
+    struct working_set *set = &arena->device->working_set;
+
+    list_unlink(&arena->recent_node);
+    if (arena->counted_in == set->span)
+        set->now -= arena->counted;
+}
+
+uint64_t working_set(const struct device *device)
+{
+    const struct working_set *set = &device->working_set;
+    uint64_t span = span_now(device->core);
+
+    if (set->span == span)
+        return set->now > set->last ? set->now : set->last;
+    return set->span + 1 == span ? set->now : 0;
+}
