@@ -306,6 +306,20 @@ def test_what_is_no_checkpoint_is_refused_and_leaves_nothing(shared, session, tm
     assert shared.rpc("hbm.models") == []
 
 
+def test_an_array_goes_on_in_host_memory_and_back(shared, session):
+    put(shared, "w", bytes(range(200)))
+    buffer = session.attach("w")
+    array = buffer.numpy()
+    buffer.unlock()
+    session.offload("w", live=True).wait(60)
+    buffer.lock()
+    assert buffer.tier == "host" and used(shared) == 0 and bytes(array) == bytes(range(200))
+    buffer.unlock()
+    session.restore("w").wait(60)
+    buffer.lock()
+    assert buffer.tier == "device" and bytes(array) == bytes(range(200))
+
+
 # ---- Operations and errors ----
 
 def test_a_receipt_comes_with_the_wait(session):

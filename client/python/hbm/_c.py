@@ -161,6 +161,7 @@ _PLAIN = {
     "hbm_codec_name": (c_char_p, [c_uint]),
     "hbm_codec_by_name": (c_int, [c_char_p]),
     "hbm_tier_by_name": (c_int, [c_char_p]),
+    "hbm_tier_name": (c_char_p, [c_uint]),
     "hbm_encoding_text": (None, [POINTER(Encoding), c_char_p, ctypes.c_ulong]),
 }
 

@@ -79,6 +79,13 @@ class Buffer:
             raise ValueError(f"{self!r} is locked and unlocked with its model: Model.lock(group), Model.unlock(group)")
         return lease
 
+    @property
+    def tier(self) -> str:
+        """Of what is mapped now, of a buffer attached by itself: "device" or "host"."""
+        info = _c.Info()
+        lib.hbm_lease_info(self._own().pointer, ctypes.byref(info))
+        return lib.hbm_tier_name(info.tier).decode()
+
     # ---- Ways out ----
 
     @property

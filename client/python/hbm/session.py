@@ -207,6 +207,10 @@ class Session:
         return self._op(lambda out: lib.hbm_compress(self._pointer, byref(spec), None, out))
 
 
+def _where(unlocked: bool, in_place: bool) -> int:
+    return (_c.UNLOCKED if unlocked else 0) | (_c.IN_PLACE if in_place else 0)
+
+
 _GROUP_BYTES = 127
 _REST = "_"
 
