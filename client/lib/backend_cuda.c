@@ -117,12 +117,12 @@ static int vmm_reserve(struct place *place)
 }
 
 /* Host memory for the CPU as well: a copy between it and other host memory is one that the driver has the CPU do. */
-static CUresult set_access(const struct cuda_driver *cuda, const struct place *place)
+static CUresult set_access(const struct cuda_driver *cuda, const struct place *place, bool cpu)
 {
     CUmemAccessDesc access[3] = {place->cuda->access[0], place->cuda->access[1]};
     unsigned n = place->cuda->n_access;
 
-    if (place->host)
+    if (cpu)
         access[n++] = (CUmemAccessDesc){{CU_MEM_LOCATION_TYPE_HOST_NUMA, 0}, access[0].flags};
     return cuda->set_access(address_of(place), place->size, access, n);
 }
@@ -144,7 +144,9 @@ static int vmm_map(struct place *place, int fd)
     cuda->release(handle); /* the mapping keeps the memory */
     if (result)
         return set_cuda_error("cuMemMap", result);
-    result = set_access(cuda, place);
+    result = set_access(cuda, place, place->host);
+    if (result && place->host)
+        result = set_access(cuda, place, false); /* the GPU's is what matters */
     if (result) {
         cuda->unmap(address_of(place), place->size);
         return set_cuda_error("cuMemSetAccess", result);

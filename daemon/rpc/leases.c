@@ -102,6 +102,7 @@ static void write_leases(struct writer *writer, struct lease_index *index, const
         write_id(writer, "session", session->id);
         write_string(writer, "access", entry->lease->access == HBM_RW ? "rw" : "ro");
         write_bool(writer, "locked", lease_entry_locked(entry, arena));
+        write_bool(writer, "in_place", entry->lease->in_place);
         write_close(writer, '}');
     }
 }

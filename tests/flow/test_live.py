@@ -114,7 +114,7 @@ def test_two_engines_at_work_never_see_a_byte_that_is_not_theirs(shared, client_
 
 @host_only
 def test_a_lock_of_what_was_demoted_moves_nothing(shared, program):
-    """It counts as resident, for whoever has it attached; a second attach gets the same memory."""
+    """FAULTS 16: it counts as resident, for whoever has it attached; a second attach gets the same memory."""
     holder = program(shared)
     lease, _, address = holder.alloc("w", MIB, KEEP)
     holder.ask("fill", lease, 7)
@@ -167,7 +167,7 @@ def test_when_nobody_has_it_any_more_it_is_like_anything_offloaded(shared, progr
 
 @host_only
 def test_what_is_written_in_host_memory_comes_back_and_goes_to_disk_as_it_is(shared, program):
-    """What was hashed when it came there is not what is read again: nobody calls that damaged."""
+    """FAULTS 21: what was hashed when it came there is not what is read again, and nobody calls that damaged."""
     holder = program(shared)
     lease, _, _ = holder.alloc("w", MIB, KEEP)
     moved(shared, demote(), holder)
@@ -288,7 +288,7 @@ def test_a_demotion_that_is_cancelled_moves_nothing(shared, program):
 
 @host_only
 def test_a_reader_reads_on_while_its_memory_is_copied(shared, program):
-    """It is asked to let go when the copy is there."""
+    """FAULTS 16: it is asked to let go when the copy is there."""
     put(shared, "w", b"w" * MIB)
     reader = program(shared)
     index, _, _ = reader.attach("w")

@@ -207,7 +207,7 @@ def test_a_buffer_row_says_everything(daemon):
         assert row["encoding"] == "raw" and row["handle"] == ("vmm-fd" if DEVICE == "cuda" else "memfd")
         assert row["owner"] == os.getuid() and row["mode"] == "0600" and row["model"] is None and row["receipt"] is None
         (lease,) = row["leases"]
-        assert lease == {"pid": os.getpid(), "uid": os.getuid(), "session": f"0x{client.session:016x}", "access": "rw", "locked": True}
+        assert lease == {"pid": os.getpid(), "uid": os.getuid(), "session": f"0x{client.session:016x}", "access": "rw", "locked": True, "in_place": False}
         client.unlock(grant["slot"])
         assert daemon.rpc("hbm.show", {"sel": "id:" + f"0x{grant['buffer']:016x}"})[0]["leases"][0]["locked"] is False
         (session,) = daemon.rpc("hbm.sessions")

@@ -1,4 +1,4 @@
-/* Live demotion, and leases in place: memory that is used in the host tier. */
+/* Live demotion, and leases in place: memory that is used in the host tier (FAULTS 15, 16, 21 and 26). */
 #include "core_cases.h"
 #include "core_world.h"
 
