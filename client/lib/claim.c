@@ -135,8 +135,8 @@ static struct dl_tensor tensor_of(const struct hbm_dlpack *what, struct exported
     }
     return (struct dl_tensor){
         .data = what->pointer,
-        .device_type = what->device_type,
-        .device_id = what->device_id,
+        .device_type = (int32_t)what->device_type,
+        .device_id = (int32_t)what->device_id,
         .ndim = (int32_t)what->rank,
         .dtype = {.code = (uint8_t)what->code, .bits = (uint8_t)what->bits, .lanes = 1},
         .shape = exported->shape,
