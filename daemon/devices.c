@@ -80,6 +80,36 @@ void devices_limit(struct server *server)
         limit(server, i);
 }
 
+static unsigned n_peers(const struct server *server)
+{
+    return server->known.n - 1 < JOB_PEERS_MAX ? server->known.n - 1 : JOB_PEERS_MAX;
+}
+
+/* The others, by index: the n-th of them. */
+static unsigned peer_at(unsigned index, unsigned n)
+{
+    return n < index ? n : n + 1;
+}
+
+static void list_peers(const struct server *server, unsigned index, char text[JOB_PEERS_TEXT])
+{
+    size_t at = 0;
+
+    text[0] = 0;
+    for (unsigned n = 0; n < n_peers(server); n++)
+        at += (size_t)snprintf(text + at, JOB_PEERS_TEXT - at, "%s%s", n ? "," : "",
+                               server->known.at[peer_at(index, n)].found.uuid);
+}
+
+static uint64_t reached(const struct server *server, unsigned index, uint64_t listed)
+{
+    uint64_t mask = 0;
+
+    for (unsigned n = 0; n < n_peers(server); n++)
+        mask |= (listed >> n & 1) << peer_at(index, n);
+    return mask;
+}
+
 /* Host memory and disk are one for all devices: each gets its part. */
 static bool add(struct server *server, unsigned index, const char *program)
 {
@@ -92,8 +122,10 @@ static bool add(struct server *server, unsigned index, const char *program)
         [HBM_TIER_HOST] = config_bytes(config->host_bytes, machine_memory()) / n,
         [HBM_TIER_DISK] = config_bytes(config->disk_bytes, free_disk(server->state_dir)) / n,
     };
+    char peers[JOB_PEERS_TEXT];
     struct worker_spec spec = {
         .program = program,
+        .peers = peers,
         .uuid = found->uuid,
         .state_dir = server->state_dir,
         .spill_key = server->spill_key,
@@ -102,6 +134,7 @@ static bool add(struct server *server, unsigned index, const char *program)
         .patience_ms = config->worker_patience_seconds,
     };
 
+    list_peers(server, index, peers);
     struct device *device = device_add(server->core, found->uuid, found->name, server->known.is_cuda, capacity);
     if (!device)
         return false;
@@ -321,6 +354,7 @@ static void ready(void *context, uint32_t index, const struct job_start_reply *r
     known->can_fd = reply->can_fd;
     known->can_cuda_ipc = reply->can_cuda_ipc;
     serve(server, device, known);
+    device->reaches = reached(server, index, reply->reaches);
     keep_known(server);
     server->device_starts[index].served = true;
     server->device_starts[index].misses = 0;

@@ -21,6 +21,7 @@ struct device *device_add(struct core *core, const char *uuid, const char *name,
     device->index = core->n_devices++;
     device->is_cuda = is_cuda;
     device->granularity = 4096;
+    device->reaches = UINT64_MAX;
     snprintf(device->uuid, sizeof(device->uuid), "%s", uuid);
     snprintf(device->name, sizeof(device->name), "%s", name);
     memcpy(device->capacity, capacity, sizeof(device->capacity));

@@ -196,6 +196,7 @@ static void start_first_job(struct worker *worker)
     worker->start = (struct job){.opcode = JOB_START, .device = worker->index, .done = on_started, .reply_fd = -1};
     snprintf(request->uuid, sizeof(request->uuid), "%s", worker->uuid);
     snprintf(request->state_dir, sizeof(request->state_dir), "%s", worker->state_dir);
+    snprintf(request->peers, sizeof(request->peers), "%s", worker->peers);
     request->pinned_bytes = worker->pinned_bytes;
     request->idle_ms = worker->idle_ms;
     for (unsigned i = 0; i < JOB_LINKS; i++)

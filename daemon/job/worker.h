@@ -41,7 +41,7 @@ struct worker {
     uint32_t index;
     char program[4096];
     char uuid[HBM_UUID_MAX];
-    char state_dir[256];
+    char state_dir[256], peers[JOB_PEERS_TEXT];
     int spill_key; /* borrowed; -1: none */
     uint64_t pinned_bytes, idle_ms, patience_ms;
 

@@ -61,6 +61,7 @@ int workers_add(struct workers *workers, const struct worker_spec *spec)
     snprintf(worker->program, sizeof(worker->program), "%s", spec->program);
     snprintf(worker->uuid, sizeof(worker->uuid), "%s", spec->uuid);
     snprintf(worker->state_dir, sizeof(worker->state_dir), "%s", spec->state_dir);
+    snprintf(worker->peers, sizeof(worker->peers), "%s", spec->peers);
     worker->spill_key = spec->spill_key;
     worker->pinned_bytes = spec->pinned_bytes;
     worker->idle_ms = spec->idle_ms;

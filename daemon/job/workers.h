@@ -15,6 +15,7 @@ struct worker_spec {
     const char *program;   /* path of hbm-worker or hbm-worker-cuda */
     const char *uuid;      /* HBM_UUID_MAX with the NUL */
     const char *state_dir; /* for disk extents */
+    const char *peers;     /* JOB_PEERS_TEXT with the NUL */
     int spill_key;         /* memfd of a struct job_spill_key, borrowed for good; -1: none */
     uint64_t pinned_bytes, idle_ms;
     uint64_t patience_ms; /* a job's least time; what jobs wait for a worker to start */

@@ -36,8 +36,11 @@ static int check_text(const char *text, size_t size, const char *what, struct fa
 
 static int check_copy(const struct job_copy_request *r, unsigned *fds, struct failure *failure)
 {
-    if (r->flags & ~(JOB_CHECKSUM | JOB_VERIFY | JOB_MAKE_TARGET))
+    if (r->flags & ~(JOB_CHECKSUM | JOB_VERIFY | JOB_MAKE_TARGET | JOB_FROM_PEER | JOB_TO_PEER))
         return BAD("unknown flags %#x", r->flags);
+    if ((r->flags & JOB_FROM_PEER && (r->flags & JOB_TO_PEER || r->source.kind != JOB_EXTENT_DEVICE)) ||
+        (r->flags & JOB_TO_PEER && (r->flags & JOB_MAKE_TARGET || r->target.kind != JOB_EXTENT_DEVICE)))
+        return BAD("flags %#x with extents of kind %u and %u", r->flags, r->source.kind, r->target.kind);
     if (check_extent(&r->source, fds, failure) || check_extent(&r->target, fds, failure) ||
         check_range(&r->source, r->source_offset, r->bytes, failure) ||
         check_range(&r->target, r->target_offset, r->bytes, failure))
@@ -69,7 +72,8 @@ static int check_request(unsigned opcode, const union job_request *r, unsigned *
         if (r->start.spill_key > 1)
             return BAD("%u spill keys", r->start.spill_key);
         return check_text(r->start.uuid, sizeof(r->start.uuid), "the uuid", failure) ||
-                       check_text(r->start.state_dir, sizeof(r->start.state_dir), "the state directory", failure)
+                       check_text(r->start.state_dir, sizeof(r->start.state_dir), "the state directory", failure) ||
+                       check_text(r->start.peers, sizeof(r->start.peers), "the list of peers", failure)
                    ? failure->error
                    : 0;
     case JOB_CREATE:

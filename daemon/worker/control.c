@@ -48,7 +48,12 @@ static struct control {
 static unsigned engine_of(const struct job *job)
 {
     switch (job->opcode) {
-    case JOB_COPY:
+    case JOB_COPY: /* with a peer: on the streams of this side, and over no link to the host */
+        if (job->request.copy.flags & JOB_FROM_PEER)
+            return UP;
+        if (job->request.copy.flags & JOB_TO_PEER)
+            return DOWN;
+        /* fall through */
     case JOB_HASH:
         return engine_of_link[job_link_of(job->opcode, &job->request)];
     case JOB_FILE:

@@ -40,20 +40,23 @@ static int move_chunk(void *context, uint64_t index, unsigned lane, struct failu
     return 0;
 }
 
-static int by_stream(struct copy *copy, bool inside, struct failure *failure)
+static int by_stream(struct copy *copy, bool inside, bool *hashed, struct failure *failure)
 {
     const struct job_copy_request *r = copy->request;
+    bool up = copy->target.view.on_device && !(r->flags & JOB_TO_PEER);
     struct stream_copy stream = {
         .job = copy->job,
-        .stream = inside                        ? DEVICE_COMPUTE
-                  : copy->target.view.on_device ? DEVICE_UP
-                                                : DEVICE_DOWN,
+        .stream = inside ? DEVICE_COMPUTE : up ? DEVICE_UP : DEVICE_DOWN,
+        .between = r->flags & (JOB_FROM_PEER | JOB_TO_PEER) && copy->source.view.on_device && copy->target.view.on_device,
         .source = copy->source.view.bytes + r->source_offset,
         .target = copy->target.view.bytes + r->target_offset,
         .bytes = r->bytes,
         .hashes = inside ? NULL : copy->hashes,
     };
-    return stream_copy(&stream, failure);
+    if (stream_copy(&stream, hashed, failure))
+        return failure->error;
+    *hashed &= !inside || !copy->hashes;
+    return 0;
 }
 
 static int move(struct copy *copy, struct failure *failure)
@@ -63,9 +66,9 @@ static int move(struct copy *copy, struct failure *failure)
     bool disk = copy->source.is_disk || copy->target.is_disk;
 
     if (!disk && (from_device || to_device)) {
-        bool inside = from_device && to_device;
+        bool inside = from_device && to_device && !(copy->request->flags & (JOB_FROM_PEER | JOB_TO_PEER)), hashed;
 
-        if (by_stream(copy, inside, failure) || !inside || !copy->hashes)
+        if (by_stream(copy, inside, &hashed, failure) || hashed)
             return failure->error;
         copy->hash_only = true; /* no link carried these bytes past the CPU */
     }

@@ -17,6 +17,7 @@
 
 struct flow {
     const struct stream_copy *copy;
+    uint64_t *hashes; /* NULL: none are made */
     uint64_t piece, pieces; /* bytes of one, and how many */
     uint64_t sent;          /* pieces */
     uint64_t tail;          /* bytes of the last one; 0: it is like the others */
@@ -174,7 +175,7 @@ static int send_rest(struct flow *flow, struct failure *failure)
 
 static void run(struct flow *flow, struct failure *failure)
 {
-    bool by_cpu = flow->copy->hashes && !flow->results;
+    bool by_cpu = flow->hashes && !flow->results;
     struct lanes lanes;
 
     /* The link is busy before there are threads to follow it. */
@@ -199,15 +200,19 @@ static void run(struct flow *flow, struct failure *failure)
 
 static bool device_may_hash(const struct stream_copy *copy)
 {
-    return copy->hashes && copy->bytes >= CHECKSUM_GRAIN && (uintptr_t)device_side(copy) % 16 == 0;
+    return copy->hashes && copy->bytes >= CHECKSUM_GRAIN && (uintptr_t)device_side(copy) % 16 == 0 &&
+           !(copy->between && copy->bytes % CHECKSUM_GRAIN);
 }
 
-int stream_copy(const struct stream_copy *copy, struct failure *failure)
+int stream_copy(const struct stream_copy *copy, bool *hashed, struct failure *failure)
 {
-    struct flow flow = {.copy = copy};
+    struct flow flow = {.copy = copy, .hashes = copy->hashes};
 
     if (device_may_hash(copy))
         flow.results = device_hashes_new(checksum_grains(copy->bytes));
+    if (copy->between && !flow.results)
+        flow.hashes = NULL;
+    *hashed = flow.hashes || !copy->hashes;
     flow.piece = CHECKSUM_CHUNK * (flow.results ? LARGE_CHUNKS : 1);
     flow.pieces = copy->bytes / flow.piece + (copy->bytes % flow.piece != 0);
     if (flow.results && flow.pieces > 1) {

@@ -10,7 +10,9 @@ struct stream_copy {
     const unsigned char *source;
     unsigned char *target;
     uint64_t bytes;
-    uint64_t *hashes; /* one a grain, or NULL; only where the CPU reaches one side: not DEVICE_COMPUTE */
+    uint64_t *hashes; /* one a grain, or NULL; not with DEVICE_COMPUTE */
+    bool between;     /* two devices: the CPU reaches neither side, the stream is that of the side here */
 };
 
-int stream_copy(const struct stream_copy *copy, struct failure *failure);
+/* *hashed: false if hashes were wanted and nobody here could make them. */
+int stream_copy(const struct stream_copy *copy, bool *hashed, struct failure *failure);

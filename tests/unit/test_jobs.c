@@ -72,6 +72,7 @@ static int set_up(void **state)
     static const struct workers_world world = {.spawned = spawned, .ready = ready, .gone = gone};
     static const struct worker_spec spec = {.program = "/proc/self/exe",
                                             .uuid = "host",
+                                            .peers = "",
                                             .state_dir = "",
                                             .spill_key = -1,
                                             .patience_ms = 60000,

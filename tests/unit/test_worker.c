@@ -184,6 +184,8 @@ static void round_trip(uint64_t bytes, uint64_t offset)
     expect(ask_copy(&worker, &disk, &disk2, whole, JOB_VERIFY, &sums[1]), 0);
     sums[2] = sums[0];
     expect(ask_copy(&worker, &device, &back, (struct ask_range){offset, 0, bytes}, JOB_VERIFY, &sums[2]), 0);
+    expect(ask_copy(&worker, &device, &back, (struct ask_range){offset, 0, bytes}, JOB_VERIFY | JOB_TO_PEER, &sums[2]), 0);
+    expect(ask_copy(&worker, &device, &back, (struct ask_range){offset, 0, bytes}, JOB_VERIFY | JOB_FROM_PEER, &sums[2]), 0);
     expect(ask_copy(&worker, &disk2, &back, (struct ask_range){offset, offset, bytes}, JOB_VERIFY, &sums[2]), 0);
     assert_true(sums[0] == sums[2]);
     assert_memory_equal(from + offset, to + offset, bytes);
@@ -710,7 +712,11 @@ static void malformed_requests_are_refused_and_the_worker_goes_on(void **state)
     expect(ask_job(&worker, JOB_COPY, &r, fds, 2, NULL, NULL), HBM_E_BAD_REQUEST);
     r = good, r.source.size = 8192;
     expect(ask_job(&worker, JOB_COPY, &r, fds, 2, NULL, NULL), HBM_E_BAD_REQUEST);
-    r = good, r.flags = 8;
+    r = good, r.flags = 32;
+    expect(ask_job(&worker, JOB_COPY, &r, fds, 2, NULL, NULL), HBM_E_BAD_REQUEST);
+    r = good, r.flags = JOB_FROM_PEER | JOB_TO_PEER;
+    expect(ask_job(&worker, JOB_COPY, &r, fds, 2, NULL, NULL), HBM_E_BAD_REQUEST);
+    r = good, r.flags = JOB_TO_PEER, r.target.kind = JOB_EXTENT_HOST;
     expect(ask_job(&worker, JOB_COPY, &r, fds, 2, NULL, NULL), HBM_E_BAD_REQUEST);
     r = good, r.source.kind = JOB_EXTENT_CUDA_IPC;
     expect(ask_job(&worker, JOB_COPY, &r, fds, 1, NULL, NULL), HBM_E_UNSUPPORTED);

@@ -20,6 +20,41 @@ static int check_uuid(const char *uuid, struct failure *failure)
     return 0;
 }
 
+/* Itself first: what this process calls device 0. The memory of others can be mapped only if they are seen here; of MIG
+ * instances CUDA shows one, and none reaches another's memory. */
+static void show_devices(const struct job_start_request *request)
+{
+    char list[HBM_UUID_MAX + JOB_PEERS_TEXT];
+    bool alone = !*request->peers || !strncmp(request->uuid, "MIG-", 4) || strstr(request->peers, "MIG-");
+
+    snprintf(list, sizeof(list), "%s%s%s", request->uuid, alone ? "" : ",", alone ? "" : request->peers);
+    setenv("CUDA_VISIBLE_DEVICES", list, 1);
+}
+
+/* Bit n: the memory of the n-th of the list can be mapped for device 0. */
+static uint64_t reached(const char *peers)
+{
+    char list[JOB_PEERS_TEXT], *rest = list, *word;
+    uint64_t mask = 0;
+    int devices = 0;
+
+    snprintf(list, sizeof(list), "%s", peers);
+    if (driver.DeviceGetCount(&devices))
+        return 0;
+    for (unsigned n = 0; (word = strsep(&rest, ",")); n++)
+        for (int i = 1; i < devices; i++) {
+            char text[HBM_UUID_MAX];
+            int can = 0;
+            CUuuid uuid;
+
+            if (driver.DeviceGetUuid(&uuid, i) || driver.DeviceCanAccessPeer(&can, 0, i) || !can)
+                continue;
+            driver_uuid_text(&uuid, text);
+            mask |= strcmp(text, word) ? 0 : UINT64_C(1) << n;
+        }
+    return mask;
+}
+
 int device_start(const struct job_start_request *request, struct job_start_reply *reply, struct failure *failure)
 {
     struct nvml_memory memory;
@@ -27,7 +62,7 @@ int device_start(const struct job_start_request *request, struct job_start_reply
 
     if (check_uuid(request->uuid, failure))
         return failure->error;
-    setenv("CUDA_VISIBLE_DEVICES", request->uuid, 1);
+    show_devices(request);
     if (driver_load(failure) ||
         driver_check(failure, "cuDeviceGetName", driver.DeviceGetName(reply->name, sizeof(reply->name), 0)) ||
         driver_check(failure, "cuDeviceTotalMem", driver.DeviceTotalMem(&bytes, 0)))
@@ -41,6 +76,7 @@ int device_start(const struct job_start_request *request, struct job_start_reply
                     driver_attribute(CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED);
     reply->can_cuda_ipc = 1;
     reply->rdma = driver_attribute(CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED) != 0;
+    reply->reaches = reached(request->peers);
     if (!nvml_minor(served, &reply->ordinal))
         reply->ordinal = 0;
     return extent_granularity(&reply->granularity, failure);

@@ -10,7 +10,7 @@
 #define DRIVER_CALLS(F)                                                                                            \
     F(Init)                                                                                                        \
     F(GetErrorName) F(DeviceGetCount) F(DeviceGet) F(DeviceGetName) F(DeviceGetUuid) F(DeviceTotalMem)             \
-        F(DeviceGetAttribute) F(DevicePrimaryCtxGetState) F(MemGetAllocationGranularity) F(MemCreate)              \
+        F(DeviceGetAttribute) F(DeviceCanAccessPeer) F(DevicePrimaryCtxGetState) F(MemGetAllocationGranularity) F(MemCreate)              \
             F(MemRelease) F(MemExportToShareableHandle) F(MemImportFromShareableHandle) F(MemAddressReserve)       \
                 F(MemAddressFree) F(MemMap) F(MemUnmap) F(MemSetAccess)
 
