@@ -266,7 +266,9 @@ struct hbm_compress {
 };
 int hbm_compress(hbm_session *session, const struct hbm_compress *spec, struct hbm_receipt *receipt, hbm_op **op);
 int hbm_decompress(hbm_session *session, const char *sel, hbm_op **op);
-/* Flags HBM_FORCE, HBM_LIVE. HBM_LIVE (tier HBM_TIER_HOST): those who have it attached go on with it in host memory, at the
+/* tier: HBM_TIER_HOST, HBM_TIER_DISK, or HBM_TIER_PEER, the memory of another device (UNSUPPORTED where none is in reach, for
+ * which the daemon's offload_limit does not count).
+ * Flags HBM_FORCE, HBM_LIVE. HBM_LIVE (tier HBM_TIER_HOST): those who have it attached go on with it in host memory, at the
  * same address, from their next safe point (or unlock) on, slower; their locks find it resident there. It is all of it or
  * nothing: BUSY, naming the pids, if one of them reaches no safe point in time. hbm_restore brings it back the same way;
  * when nobody has it attached any more it is like anything else that was offloaded. UNSUPPORTED where the driver has no host

@@ -29,7 +29,7 @@ static const struct codec_row codecs[] = {
 #undef CODEC
 };
 
-static const char *const tiers[] = {"device", "host", "disk"};
+static const char *const tiers[] = {"device", "host", "disk", "peer"};
 static const char *const handles[] = {"fd", "cuda-ipc"};
 
 #define COUNT(array) (sizeof(array) / sizeof((array)[0]))

@@ -37,7 +37,10 @@ enum hbm_granularity {
     HBM_PER_GROUP = 2,   /* one scale each `group` consecutive elements along the last axis */
 };
 
-enum hbm_tier { HBM_TIER_DEVICE = 0, HBM_TIER_HOST = 1, HBM_TIER_DISK = 2, HBM_TIERS };
+/* PEER: the device memory of another device than the buffer's own. */
+enum hbm_tier { HBM_TIER_DEVICE = 0, HBM_TIER_HOST = 1, HBM_TIER_DISK = 2, HBM_TIER_PEER = 3 };
+#define HBM_TIERS 3  /* that a device has, each with its room: DEVICE, HOST, DISK */
+#define HBM_PLACES 4 /* where a buffer can lie: those and PEER */
 
 enum hbm_handle {
     HBM_HANDLE_FD = 0,       /* vmm-fd on a GPU, memfd on the host device */
@@ -76,7 +79,7 @@ int hbm_codec_by_name(const char *name);             /* -1 if unknown */
 unsigned hbm_codec_stored_dtype(unsigned codec);     /* enum hbm_dtype */
 unsigned hbm_codec_scale_bytes(unsigned codec);      /* bytes of scale a unit */
 bool hbm_codec_lossless(unsigned codec);
-const char *hbm_tier_name(unsigned tier);            /* "device", "host", "disk" */
+const char *hbm_tier_name(unsigned tier);            /* "device", "host", "disk", "peer" */
 int hbm_tier_by_name(const char *name);              /* -1 if unknown */
 const char *hbm_handle_name(unsigned handle);        /* "fd", "cuda-ipc" */
 /* Writes "int8 per channel 0", "raw", ... into text (>= 48 bytes). */

@@ -5,7 +5,7 @@
 
 #include "client/ctl/cli.h"
 
-#define GRID_COLUMNS_MAX 12
+#define GRID_COLUMNS_MAX 13
 
 struct grid {
     const char *const *titles; /* "NAME"; ">SIZE" stands to the right; NULL ends */

@@ -228,13 +228,13 @@ static void print_moved(const struct cli *cli, const cJSON *rows, const char *ti
             printf(" (%s of it moved now)", units_bytes(rate * 1e9 * seconds, text));
         printf(" in %s, %s\n", units_seconds(seconds, time), units_rate(rate, speed));
     } else {
-        printf("already there, %s %s\n", strcmp(tier, "disk") ? "in" : "on", tier);
+        printf("already there, %s %s\n", strcmp(tier, "disk") && strcmp(tier, "peer") ? "in" : "on", tier);
     }
 }
 
 void show_moved(const struct cli *cli, const cJSON *rows)
 {
-    static const char *const tiers[] = {"device", "host", "disk"};
+    static const char *const tiers[] = {"device", "host", "disk", "peer"};
 
     if (cli_value(cli, "--verbose")) {
         show_moves(cli, rows);

@@ -124,6 +124,20 @@ static void tier_cell(struct grid *grid, const cJSON *device, const char *name)
     grid_cell(grid, "-");
 }
 
+static void print_peers(const cJSON *devices)
+{
+    const cJSON *row;
+    char bytes[UNITS_TEXT];
+
+    cJSON_ArrayForEach(row, devices)
+    {
+        _cleanup_free_ char *index = cell_text(member(row, "index"));
+        if (number(row, "peer_bytes") > 0)
+            printf("device %s: %s of its memory are other devices' buffers\n", index,
+                   units_bytes(number(row, "peer_bytes"), bytes));
+    }
+}
+
 /* A device that is not served, and why; or how its last worker ended. */
 static void print_trouble(const cJSON *devices)
 {
@@ -258,6 +272,7 @@ void show_devices(const struct cli *cli, const cJSON *devices)
     }
     grid_end(&grid, cli);
     print_marks(devices);
+    print_peers(devices);
     print_trouble(devices);
     cJSON_ArrayForEach(row, devices) print_slow_disk(row);
 }
@@ -274,14 +289,25 @@ static void waits_cell(struct grid *grid, const cJSON *row)
         grid_cell(grid, "-");
 }
 
+static bool any_on_peer(const cJSON *models)
+{
+    const cJSON *row;
+
+    cJSON_ArrayForEach(row, models) if (number(member(row, "bytes_by_tier"), "peer") > 0) return true;
+    return false;
+}
+
 void show_models(const struct cli *cli, const cJSON *models)
 {
     static const char *const titles[] = {"NAME",  "STATE", ">BUFFERS", ">GROUPS", ">BYTES", ">DEVICE",
                                          ">HOST", ">DISK", "ON",       "OWNER",   "LEASES", ">LOCKS WAITED", NULL};
+    static const char *const with_peer[] = {"NAME",  "STATE", ">BUFFERS", ">GROUPS", ">BYTES", ">DEVICE",       ">HOST",
+                                            ">DISK", ">PEER", "ON",       "OWNER",   "LEASES", ">LOCKS WAITED", NULL};
+    bool peer = any_on_peer(models);
     const cJSON *row;
     struct grid grid;
 
-    grid_begin(&grid, titles);
+    grid_begin(&grid, peer ? with_peer : titles);
     cJSON_ArrayForEach(row, models)
     {
         const cJSON *tiers = member(row, "bytes_by_tier");
@@ -293,6 +319,8 @@ void show_models(const struct cli *cli, const cJSON *models)
         grid_bytes(&grid, tiers, "device");
         grid_bytes(&grid, tiers, "host");
         grid_bytes(&grid, tiers, "disk");
+        if (peer)
+            grid_bytes(&grid, tiers, "peer");
         grid_member(&grid, row, "device");
         grid_take(&grid, cell_owner(row, "owner"));
         grid_take(&grid, cell_leases(member(row, "leases")));

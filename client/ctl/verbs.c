@@ -50,7 +50,7 @@ static const struct verb verbs[] = {
      "hbm.compress", {"sel"}, run_operation, show_receipts, "encode buffers; prints what it cost in quality"},
     {"decompress", "SEL", 1, 1, OPTIONS(ASYNC), "hbm.decompress", {"sel"}, run_operation, show_decoded,
      "back to the published dtype"},
-    {"offload", "SEL", 1, 1, OPTIONS(REQUIRED("--to", "host|disk", "to", OPTION_CHOICE), FLAG("--force", "force"), FLAG("--live", "live"), VERBOSE, ASYNC),
+    {"offload", "SEL", 1, 1, OPTIONS(REQUIRED("--to", "host|disk|peer", "to", OPTION_CHOICE), FLAG("--force", "force"), FLAG("--live", "live"), VERBOSE, ASYNC),
      "hbm.offload", {"sel"}, run_operation, show_moved,
      "move buffers off the device, with what shares their arenas; --live: under those who have them attached"},
     {"restore", "SEL", 1, 1, OPTIONS(VERBOSE, ASYNC), "hbm.restore", {"sel"}, run_operation, show_moved,

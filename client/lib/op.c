@@ -165,8 +165,8 @@ int hbm_offload(hbm_session *session, const char *sel, unsigned tier, unsigned f
     struct wire_offload_request request = {.tier = tier, .flags = flags};
     int error = check_selector(session, sel, request.sel);
 
-    if (!error && (tier == HBM_TIER_DEVICE || tier >= HBM_TIERS))
-        error = set_error(HBM_E_INVALID, "tier is neither HBM_TIER_HOST nor HBM_TIER_DISK");
+    if (!error && (tier == HBM_TIER_DEVICE || tier >= HBM_PLACES))
+        error = set_error(HBM_E_INVALID, "tier is none of HBM_TIER_HOST, HBM_TIER_DISK and HBM_TIER_PEER");
     if (!error && flags & ~(unsigned)(HBM_FORCE | HBM_LIVE))
         error = set_error(HBM_E_INVALID, "flags has bits that hbm_offload does not take (0x%x)", flags);
     if (!error && (flags & HBM_LIVE) && tier != HBM_TIER_HOST)

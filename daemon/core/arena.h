@@ -26,8 +26,8 @@ struct arena {
     uint32_t mode;
     enum hbm_handle handle;
     char group[HBM_GROUP_MAX];
-    struct device *device;
-    struct extent *extent; /* where it is now; its tier is the arena's tier */
+    struct device *device; /* its own: where clients have it */
+    struct extent *extent; /* where it is now; its tier is the arena's tier, PEER if it is another device's memory */
     struct list buffers;   /* struct buffer, by offset */
     struct list mappings;  /* struct mapping */
     struct transition *transition; /* the move under way, if any (weak) */
@@ -55,7 +55,14 @@ struct arena *arena_get(struct core *core, uint64_t id);
 void arena_prefer(struct arena *arena, uint32_t wire_flags);
 static inline enum hbm_tier arena_tier(const struct arena *arena)
 {
-    return arena->extent->tier;
+    const struct extent *extent = arena->extent;
+
+    return extent->tier == HBM_TIER_DEVICE && extent->device != arena->device ? HBM_TIER_PEER : extent->tier;
+}
+/* The device whose memory it lies in; NULL unless its tier is PEER. */
+static inline const struct device *arena_peer(const struct arena *arena)
+{
+    return arena_tier(arena) == HBM_TIER_PEER ? arena->extent->device : NULL;
 }
 /* Whoever maps it needs no move: it is on its device, or in host memory where that will do (live, or `in_place`) and a
  * process can map it. */

@@ -148,6 +148,8 @@ void extent_describe(const struct extent *extent, struct job *job, struct job_ex
     job->share = account_share(extent->account); /* of several the last: who pays for the target */
     *wire = (struct job_extent){
         .kind = extent->kind, .encrypted = extent->spill_key != 0, .size = extent->size, .token = extent->token};
+    if (extent->kind == JOB_EXTENT_HOST && extent->device->index != job->device)
+        wire->token = 0; /* it would stay mapped in a worker that is not told of its end */
     if (extent->fd >= 0)
         job->fds[job->n_fds++] = extent->fd;
 }

@@ -42,7 +42,7 @@ bool extent_is_shareable(const struct extent *extent);
 void extent_export(struct extent *extent, enum hbm_access access);
 /* False of device memory that the job which fills it is still to make. */
 bool extent_is_made(const struct extent *extent);
-/* How jobs name it; the fd, if any, goes to job->fds in the same order. */
+/* How jobs name it, on job->device; the fd, if any, goes to job->fds in the same order. */
 void extent_describe(const struct extent *extent, struct job *job, struct job_extent *wire);
 /* The fd store's name of an extent: "x-ID-UID-SIZE", in hex: all names share one environment string. */
 void extent_store_name(const struct extent *extent, char name[STORE_NAME_MAX]);

@@ -93,6 +93,7 @@ void ledger_put_arena(struct core *core, const struct arena *arena)
     pack_u64(&pack, arena->extent->id);
     pack_u32(&pack, arena->live);
     pack_u32(&pack, arena->priority + 1); /* 0, before version 5: PRIORITY_NORMAL */
+    pack_text(&pack, arena->device->uuid); /* since version 6 */
     ledger_write(core, LEDGER_ARENA, arena->id, &pack);
 }
 

@@ -54,4 +54,4 @@ struct arena **model_arenas(const struct model *model);
 /* The same in order of use: those in the declared order, by turn, then the others. */
 struct arena **model_arenas_by_use(const struct model *model);
 /* Bytes it has in each tier now. */
-void model_bytes(const struct model *model, uint64_t bytes[HBM_TIERS]);
+void model_bytes(const struct model *model, uint64_t bytes[HBM_PLACES]);

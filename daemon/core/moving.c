@@ -34,6 +34,7 @@ struct moving *moving_free(struct moving *moving)
 void op_row_show(struct op_row *row, const struct buffer *buffer)
 {
     row->tier = arena_tier(buffer->arena);
+    row->peer = arena_peer(buffer->arena);
     row->encoding = buffer->encoding;
     row->size = buffer->size + (buffer->scale ? buffer->scale->size : 0);
     row->bytes_after = row->size;

@@ -18,7 +18,8 @@ static uint64_t bytes_to_go(const struct model *model, const struct arenas *aren
     uint64_t bytes = 0;
 
     for (size_t i = 0; i < arenas->n; i++) {
-        if (arena_tier(arenas->at[i]) != HBM_TIER_DEVICE)
+        enum hbm_tier tier = arena_tier(arenas->at[i]);
+        if (tier == HBM_TIER_HOST || tier == HBM_TIER_DISK)
             continue;
         list_for_each (node, &arenas->at[i]->buffers) {
             const struct buffer *buffer = list_entry(node, struct buffer, arena_node);
@@ -63,10 +64,10 @@ static bool is_within(const struct core *core, uint64_t away, uint64_t all)
 static int check_model(const struct core *core, const struct model *model, const struct arenas *arenas,
                        enum hbm_tier tier, char *detail)
 {
-    uint64_t bytes[HBM_TIERS], go = bytes_to_go(model, arenas);
+    uint64_t bytes[HBM_PLACES], go = bytes_to_go(model, arenas);
 
     model_bytes(model, bytes);
-    uint64_t away = bytes[HBM_TIER_HOST] + bytes[HBM_TIER_DISK], all = away + bytes[HBM_TIER_DEVICE];
+    uint64_t away = bytes[HBM_TIER_HOST] + bytes[HBM_TIER_DISK], all = away + bytes[HBM_TIER_DEVICE] + bytes[HBM_TIER_PEER];
     if (!go || is_within(core, away + go, all))
         return 0;
     snprintf(detail, HBM_DETAIL_MAX,

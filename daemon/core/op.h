@@ -11,6 +11,7 @@ struct op_row {
     int error;
     const char *skipped;     /* why a pattern's member was left out; NULL if it was not */
     enum hbm_tier tier;
+    const struct device *peer; /* tier PEER: which */
     struct hbm_encoding encoding;
     uint64_t size, bytes_before, bytes_after, hash;
     bool has_receipt;

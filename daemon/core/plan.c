@@ -31,6 +31,18 @@ void plan_clear(struct plan *plan)
     *plan = (struct plan){0};
 }
 
+struct device *plan_device(const struct plan *plan)
+{
+    return plan->device ? plan->device : plan->source->device;
+}
+
+struct device *plan_worker(const struct plan *plan)
+{
+    if (plan->tier != HBM_TIER_DEVICE)
+        return plan->source->device;
+    return plan->source->tier == HBM_TIER_DEVICE && plan->home ? plan->home : plan_device(plan);
+}
+
 static int whole_copy(struct plan *plan, const struct extent *source, enum hbm_tier tier)
 {
     plan->tier = tier;
@@ -45,8 +57,14 @@ static int whole_copy(struct plan *plan, const struct extent *source, enum hbm_t
 
 int plan_move(struct plan *plan, struct arena *arena, enum hbm_tier tier)
 {
-    *plan = (struct plan){.arena = arena->id, .reclaim = true};
-    return whole_copy(plan, arena->extent, tier);
+    bool to_peer = tier == HBM_TIER_PEER;
+
+    *plan = (struct plan){.arena = arena->id,
+                          .reclaim = true,
+                          .home = arena->device,
+                          .device = to_peer ? NULL : arena->device,
+                          .to_peer = to_peer};
+    return whole_copy(plan, arena->extent, to_peer ? HBM_TIER_DEVICE : tier);
 }
 
 int plan_copy(struct plan *plan, struct extent *source, enum hbm_tier tier)

@@ -74,12 +74,14 @@ static void created(struct extent_create *create)
         return;
     }
     copy->source = extent_ref(original->arena->extent);
+    copy->job.device = create->device->index;
     extent_describe(copy->source, &copy->job, &request->source);
     extent_describe(create->extent, &copy->job, &request->target);
     request->source_offset = original->offset;
     request->bytes = original->size;
     copy->job.opcode = JOB_COPY;
-    copy->job.device = create->device->index;
+    if (copy->source->tier == HBM_TIER_DEVICE && copy->source->device != create->device)
+        request->flags |= JOB_FROM_PEER;
     copy->job.reply_fd = -1;
     copy->job.done = copied;
     copy->core->env.submit(copy->core->env.context, &copy->job);

@@ -110,6 +110,8 @@ int readopt_arena(struct readopt *readopt, struct ledger_row *row)
     struct extent *extent = idmap_get(&core->ids, unpack_u64(in), ID_EXTENT);
     bool live = unpack_later_u32(in); /* since version 4 */
     uint32_t priority = unpack_later_u32(in); /* since version 5 */
+    const char *home = in->left < sizeof(uint32_t) ? NULL : unpack_text(in); /* since version 6 */
+    struct device *device = home ? device_of(core, home) : extent ? extent->device : NULL;
 
     if (in->failed || !group || !extent) {
         log_error("LOST: nothing is known of the memory of arena 0x%016" PRIx64 " (group %s)", row->id,
@@ -117,7 +119,7 @@ int readopt_arena(struct readopt *readopt, struct ledger_row *row)
         core->counters.lost++;
         return drop_row(readopt, row, "its memory is unknown");
     }
-    struct arena *arena = calloc(1, sizeof(*arena));
+    struct arena *arena = device ? calloc(1, sizeof(*arena)) : NULL;
     if (!arena || idmap_put(&core->ids, row->id, arena) < 0) {
         free(arena);
         return -ENOMEM;
@@ -129,7 +131,7 @@ int readopt_arena(struct readopt *readopt, struct ledger_row *row)
     arena->mode = mode;
     arena->handle = handle;
     snprintf(arena->group, sizeof(arena->group), "%s", group);
-    arena->device = extent->device;
+    arena->device = device;
     arena->extent = extent_ref(extent);
     arena->live = live;
     arena->priority = priority && priority <= PRIORITIES ? priority - 1 : PRIORITY_NORMAL;

@@ -26,6 +26,8 @@ static void count(struct arena *arena)
 void recency_place(struct arena *arena)
 {
     list_unlink(&arena->recent_node);
+    if (arena_tier(arena) == HBM_TIER_PEER) /* an operator's choice: it stays until it is asked for */
+        return;
     list_append(&arena->device->recent[arena_tier(arena)][arena->priority], &arena->recent_node);
 }
 

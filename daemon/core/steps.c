@@ -43,6 +43,21 @@ static bool is_whole(const struct plan *plan, const struct step *step)
            step->bytes == plan->source->size && step->bytes == plan->target->size;
 }
 
+/* Two devices' memory: which side is not here. */
+static uint32_t peer_flags(const struct plan *plan)
+{
+    if (plan->source->tier != HBM_TIER_DEVICE || plan->target->tier != HBM_TIER_DEVICE ||
+        plan->source->device == plan->target->device)
+        return 0;
+    return plan->source->device == plan_worker(plan) ? JOB_TO_PEER : JOB_FROM_PEER;
+}
+
+/* It has left the memory that clients write. */
+static bool is_away(const struct plan *plan)
+{
+    return plan->target->tier != HBM_TIER_DEVICE || (plan->home && plan->target->device != plan->home);
+}
+
 static void describe_copy(struct job *job, const struct plan *plan, const struct step *step)
 {
     struct job_copy_request *copy = &job->request.copy;
@@ -53,13 +68,14 @@ static void describe_copy(struct job *job, const struct plan *plan, const struct
     copy->source_offset = step->source_offset;
     copy->target_offset = step->target_offset;
     copy->bytes = step->bytes;
+    copy->flags |= peer_flags(plan);
     if (!extent_is_made(plan->target))
         copy->flags |= JOB_MAKE_TARGET;
     if (!is_whole(plan, step))
         return;
     /* Hashing costs a pass over host memory: copies that stay on the device, where clients write, have no checksum.
      */
-    if (plan->target->tier != HBM_TIER_DEVICE)
+    if (is_away(plan))
         copy->flags |= JOB_CHECKSUM;
     if (plan->source->has_checksum) {
         copy->flags |= JOB_CHECKSUM | JOB_VERIFY;
@@ -108,7 +124,7 @@ bool track_next(struct track *track, void (*done)(struct job *job))
     if (track->step == plan->n_steps)
         return false;
     *job = (struct job){
-        .device = plan->source->device->index, .progress = step_progress, .done = done, .reply_fd = -1};
+        .device = plan_worker(plan)->index, .progress = step_progress, .done = done, .reply_fd = -1};
     describe(job, plan, &plan->steps[track->step]);
     track->transition->core->env.submit(track->transition->core->env.context, job);
     return true;
@@ -135,7 +151,7 @@ int track_book(struct track *track)
     switch (step->kind) {
     case STEP_COPY:
         worked_ns = job->reply.copy.nanoseconds;
-        if (is_whole(plan, step) && plan->target->tier != HBM_TIER_DEVICE) {
+        if (is_whole(plan, step) && is_away(plan)) {
             plan->target->checksum = job->reply.copy.checksum;
             plan->target->has_checksum = true;
         }

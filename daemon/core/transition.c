@@ -9,6 +9,7 @@
 #include "daemon/core/health.h"
 #include "daemon/core/hold.h"
 #include "daemon/core/ledger.h"
+#include "daemon/core/peer.h"
 #include "daemon/core/steps.h"
 
 /* ---- The end ---- */
@@ -369,7 +370,9 @@ static enum job_extent_kind kind_of(const struct transition *transition, const s
         return JOB_EXTENT_DISK;
     if (plan->tier == HBM_TIER_HOST)
         return JOB_EXTENT_HOST;
-    return arena && arena->handle == HBM_HANDLE_CUDA_IPC ? JOB_EXTENT_CUDA_IPC : JOB_EXTENT_DEVICE;
+    if (!arena || plan_device(plan) != arena->device)
+        return JOB_EXTENT_DEVICE;
+    return arena->handle == HBM_HANDLE_CUDA_IPC ? JOB_EXTENT_CUDA_IPC : JOB_EXTENT_DEVICE;
 }
 
 /* Its one step writes all of it. */
@@ -378,20 +381,32 @@ static bool is_whole_copy(const struct plan *plan)
     return plan->n_steps == 1 && plan->steps[0].kind == STEP_COPY && plan->steps[0].bytes == plan->size;
 }
 
+/* When its memory is about to be made: those before it have taken their room by then. */
+static int choose_peer(struct transition *transition)
+{
+    struct plan *plan = &transition->plans[transition->at];
+    const struct arena *arena = plan->to_peer ? arena_get(transition->core, plan->arena) : NULL;
+
+    if (!plan->to_peer || plan->device)
+        return 0;
+    plan->device = arena ? peer_for(arena, transition->detail) : plan->source->device; /* freed: it goes nowhere */
+    return plan->device ? 0 : HBM_E_UNSUPPORTED;
+}
+
 static void create_one(struct transition *transition)
 {
     const struct plan *plan = &transition->plans[transition->at];
 
     transition->create = (struct extent_create){
         .core = transition->core,
-        .device = plan->source->device,
+        .device = plan_device(plan),
         .account = transition->account ? transition->account : plan->source->account,
         .tier = plan->tier,
         .kind = kind_of(transition, plan),
         .size = plan->size,
         .wait_ms = transition->memory_wait_ms,
         .moves = !transition->copy || !transition->commit,
-        .filled_at_once = is_whole_copy(plan),
+        .filled_at_once = is_whole_copy(plan) && (plan->tier != HBM_TIER_DEVICE || plan_worker(plan) == plan_device(plan)),
         .done = created,
     };
     transition->created = false;
@@ -404,6 +419,11 @@ static void create_one(struct transition *transition)
 static void create_rest(struct transition *transition)
 {
     while (transition->at < transition->n) {
+        int error = choose_peer(transition);
+        if (error) {
+            finish(transition, error);
+            return;
+        }
         create_one(transition);
         if (!transition->created || !take_created(transition))
             return;
@@ -431,10 +451,23 @@ static int claim(struct transition *transition, struct plan *plan)
  * to a file only passes through. */
 static int check_device(struct transition *transition, const struct plan *plan)
 {
-    bool comes = transition->copy ? transition->commit != NULL : plan->source->tier != HBM_TIER_DEVICE;
+    bool moves = plan->source->tier != HBM_TIER_DEVICE || plan_device(plan) != plan->source->device;
+    bool comes = transition->copy ? transition->commit != NULL : moves && !plan->to_peer;
 
-    return plan->tier == HBM_TIER_DEVICE && comes ? device_check_drained(plan->source->device, transition->detail)
-                                                  : 0;
+    return plan->tier == HBM_TIER_DEVICE && comes ? device_check_drained(plan_device(plan), transition->detail) : 0;
+}
+
+/* Memory of a device that does not answer would take the worker that touches it along. */
+static int check_peer(struct transition *transition, const struct plan *plan, const struct arena *arena)
+{
+    const struct device *peer = arena ? arena_peer(arena) : NULL;
+    char names[96];
+
+    if (transition->copy || !peer || peer->state != DEVICE_FAILED)
+        return 0;
+    arena_names(arena, names, sizeof(names));
+    return transition_refuse(transition, HBM_E_DEVICE_LOST, "%s (%" PRIu64 " bytes) lies on device %s: %.80s", names,
+                             plan->source->size, peer->uuid, peer->worker_why);
 }
 
 static int admit(struct transition *transition, struct plan *plan)
@@ -451,6 +484,8 @@ static int admit(struct transition *transition, struct plan *plan)
         return transition_refuse(transition, HBM_E_LOST, "%s (%" PRIu64 " bytes)", names, plan->source->size);
     }
     error = check_device(transition, plan);
+    if (!error)
+        error = check_peer(transition, plan, arena_get(transition->core, plan->arena));
     if (error)
         return error;
     plan->transition = transition;

@@ -33,6 +33,9 @@ struct step {
 struct plan {
     uint64_t arena; /* id; 0 in a copy that brings its own source */
     enum hbm_tier tier;
+    bool to_peer;          /* the tier is DEVICE, of a peer that is chosen when the memory is made */
+    struct device *device; /* whose tier that is; NULL: the source's */
+    struct device *home;   /* the arena's own; NULL: the source's */
     uint64_t size;
     bool reclaim; /* clients must let go; else BUSY if anyone writes, and readers keep the old extent */
     struct placement *placements;
@@ -102,8 +105,12 @@ struct transition {
     bool cancelled;
 };
 
-/* Plan of a whole-arena copy to a tier. 0 or NO_MEMORY. */
+/* Plan of a whole-arena copy to a tier of its device, or to a peer. 0 or NO_MEMORY. */
 int plan_move(struct plan *plan, struct arena *arena, enum hbm_tier tier);
+/* Where the target is, or is going to be made; and whose worker does the steps: the side that is a device's memory, and
+ * between two devices the arena's own. */
+struct device *plan_device(const struct plan *plan);
+struct device *plan_worker(const struct plan *plan);
 void plan_clear(struct plan *plan);
 /* Bytes that its steps go through. */
 uint64_t plan_bytes(const struct plan *plan);

@@ -1,5 +1,5 @@
 /* Drain: a device grants nothing new, and what nobody leases moves to host memory, arena by arena: one that cannot
- * go leaves the others free to. */
+ * go leaves the others free to. What only lies there, of another device, goes to that one's host tier. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -117,6 +117,8 @@ static bool goes(const struct arena *arena, const struct device *device)
 {
     char ignored[HBM_DETAIL_MAX];
 
+    if (arena_tier(arena) == HBM_TIER_PEER) /* nobody has it mapped there */
+        return !device || arena->extent->device == device;
     return (!device || arena->device == device) && arena_tier(arena) == HBM_TIER_DEVICE &&
            !arena_is_leased(arena) && !arena_is_built(arena, ignored);
 }

@@ -30,7 +30,7 @@ static const char *in_use(const struct model *model, char *pids, size_t size)
 void verb_rm(struct core *core, struct call *call, const char *name)
 {
     struct model *model = names_resolve(&core->model_names, &call->who, name);
-    uint64_t tiers[HBM_TIERS], bytes;
+    uint64_t tiers[HBM_PLACES], bytes;
     char pids[128];
 
     if (!model || !model_visible(model, &call->who)) {
@@ -51,7 +51,7 @@ void verb_rm(struct core *core, struct call *call, const char *name)
         return;
     }
     model_bytes(model, tiers);
-    bytes = tiers[HBM_TIER_DEVICE] + tiers[HBM_TIER_HOST] + tiers[HBM_TIER_DISK];
+    bytes = tiers[HBM_TIER_DEVICE] + tiers[HBM_TIER_HOST] + tiers[HBM_TIER_DISK] + tiers[HBM_TIER_PEER];
     event_emit(&core->events, "model.removed", model->id, model->name, model->owner.listener, model->owner.uid, 0, "by user %u",
                call->who.owner.uid);
     model_free(model);

@@ -1,4 +1,4 @@
-/* Offload: the arenas of the buffers named go to the host or disk tier, with all that lies in them. */
+/* Offload: the arenas of the buffers named go to the host or disk tier or to a peer, with all that lies in them. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -6,10 +6,13 @@
 #include "daemon/base/cleanup.h"
 #include "daemon/core/moving.h"
 #include "daemon/core/offload_limit.h"
+#include "daemon/core/peer.h"
 #include "daemon/core/verbs.h"
 
 static bool has_tier(const struct arena *arena, enum hbm_tier tier, char *detail)
 {
+    if (tier == HBM_TIER_PEER)
+        return arena_tier(arena) == HBM_TIER_PEER || peer_for(arena, detail);
     if (arena->device->capacity[tier])
         return true;
     snprintf(detail, HBM_DETAIL_MAX, "device %u has no %s tier", arena->device->index, hbm_tier_name(tier));
@@ -80,7 +83,7 @@ static void offload(struct core *core, struct call *call, const char *sel, enum 
         error = arenas_of(&selection, &arenas, detail);
     if (!error)
         error = admit(&call->who, &selection, &arenas, tier, detail);
-    if (!error && !force)
+    if (!error && !force && tier != HBM_TIER_PEER) /* whose link is no slow one */
         error = offload_limit_check(core, &arenas, tier, detail);
     if (error) {
         call_refuse(call, error, "%s", detail);
@@ -97,9 +100,9 @@ static void offload(struct core *core, struct call *call, const char *sel, enum 
 
 void verb_offload(struct core *core, struct call *call, const char *sel, enum hbm_tier tier, bool force)
 {
-    if (tier != HBM_TIER_HOST && tier != HBM_TIER_DISK) {
+    if (tier != HBM_TIER_HOST && tier != HBM_TIER_DISK && tier != HBM_TIER_PEER) {
         call_refuse(call, HBM_E_INVALID,
-                    "buffers are offloaded to host or disk; restore brings them to the device");
+                    "buffers are offloaded to host, disk or peer; restore brings them to the device");
         return;
     }
     offload(core, call, sel, tier, force, false);

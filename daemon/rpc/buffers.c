@@ -93,6 +93,7 @@ static void write_members(struct writer *writer, struct lease_index *index, cons
     write_string(writer, "encoding", encoding);
     write_string(writer, "handle", handle_text(arena));
     write_string(writer, "device", arena->device->uuid);
+    write_string(writer, "peer", arena_peer(arena) ? arena_peer(arena)->uuid : NULL);
     write_number(writer, "version", buffer->version);
     write_string(writer, "state", state_text(buffer));
     write_bool(writer, "keep", buffer->keep);

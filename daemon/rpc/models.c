@@ -24,14 +24,14 @@ static const char *state_text(const struct model *model)
 
 static void write_bytes_by_tier(struct writer *writer, const struct model *model)
 {
-    uint64_t bytes[HBM_TIERS], total = 0;
+    uint64_t bytes[HBM_PLACES], total = 0;
 
     model_bytes(model, bytes);
-    for (unsigned tier = 0; tier < HBM_TIERS; tier++)
+    for (unsigned tier = 0; tier < HBM_PLACES; tier++)
         total += bytes[tier];
     write_number(writer, "bytes", total);
     write_open(writer, "bytes_by_tier", '{');
-    for (unsigned tier = 0; tier < HBM_TIERS; tier++)
+    for (unsigned tier = 0; tier < HBM_PLACES; tier++)
         write_number(writer, hbm_tier_name(tier), bytes[tier]);
     write_close(writer, '}');
 }

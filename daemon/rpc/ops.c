@@ -45,6 +45,8 @@ static void write_code(struct writer *writer, const struct op *op, const struct 
 static void write_move(struct writer *writer, const struct op *op, const struct op_row *row)
 {
     write_string(writer, "tier", hbm_tier_name(row->tier));
+    if (row->peer)
+        write_string(writer, "peer", row->peer->uuid);
     write_number(writer, "size", row->size);
     write_real(writer, "seconds", seconds_of(op));
     write_real(writer, "gb_per_s", rate(op->bytes_done, (double)op->worked_ns / 1e9));

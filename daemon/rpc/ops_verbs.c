@@ -60,11 +60,16 @@ static bool away_tier(struct request *request, const char *to, enum hbm_tier *ti
     return true;
 }
 
+static bool is_peer(const char *to)
+{
+    return to && hbm_tier_by_name(to) == HBM_TIER_PEER;
+}
+
 void handle_OFFLOAD(struct request *request, const struct OFFLOAD_args *args)
 {
-    enum hbm_tier tier;
+    enum hbm_tier tier = HBM_TIER_PEER;
 
-    if (!away_tier(request, args->to, &tier))
+    if (!is_peer(args->to) && !away_tier(request, args->to, &tier))
         return;
     if (args->live && tier != HBM_TIER_HOST)
         return answer_refuse(request, HBM_E_INVALID, "only host memory can be used where it lies: `live` needs `to` host");

@@ -5,6 +5,7 @@
 
 #include "daemon/core/health.h"
 #include "daemon/core/listener.h"
+#include "daemon/core/peer.h"
 #include "daemon/core/recency.h"
 #include "daemon/core/tier.h"
 #include "daemon/rpc/discover.h"
@@ -40,6 +41,18 @@ static void write_tiers(struct writer *writer, const struct device *device)
         write_mark(writer, "high", &tier, tier.high);
         write_mark(writer, "low", &tier, tier.low);
         write_close(writer, '}');
+    }
+    write_close(writer, ']');
+}
+
+static void write_peers(struct writer *writer, const struct device *device)
+{
+    write_number(writer, "peer_bytes", peer_bytes(device->core, device));
+    write_open(writer, "peers", '[');
+    list_for_each (node, &device->core->devices) {
+        const struct device *other = list_entry(node, struct device, node);
+        if (peer_reaches(device, other))
+            write_string(writer, NULL, other->uuid);
     }
     write_close(writer, ']');
 }
@@ -92,6 +105,7 @@ void write_devices(struct writer *writer, const char *key, struct core *core)
         write_tiers(writer, device);
         write_links(writer, device);
         write_number(writer, "working_set", working_set(device));
+        write_peers(writer, device);
         write_unaccounted(writer, core, device);
         write_close(writer, '}');
     }

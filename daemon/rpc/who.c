@@ -7,6 +7,7 @@
 
 #include "daemon/base/cleanup.h"
 #include "daemon/core/listener.h"
+#include "daemon/core/peer.h"
 #include "daemon/rpc/dispatch.h"
 #include "daemon/rpc/rows.h"
 
@@ -228,6 +229,7 @@ static void write_device_holders(struct writer *writer, struct core *core, const
     write_string(writer, "uuid", device->uuid);
     write_string(writer, "name", device->name);
     write_number(writer, "ledger", device->used[HBM_TIER_DEVICE]);
+    write_number(writer, "peer_bytes", peer_bytes(core, device));
     write_driver(writer, core, device, who);
     write_accounts(writer, core, device, who, holdings);
     write_sessions(writer, core, device, who);

@@ -26,7 +26,7 @@ static void fill(struct wire_grant *grant, const struct lease *lease, const stru
         .size = buffer->size,
         .encoding = buffer->encoding,
         .slot = mapping->slot,
-        .device = listener_device_index(buffer->core, who, extent->device),
+        .device = listener_device_index(buffer->core, who, buffer->arena->device),
         .handle = buffer->arena->handle,
         .access = lease->access,
         .dtype = buffer->dtype,

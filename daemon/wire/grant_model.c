@@ -33,7 +33,7 @@ static int add_arenas(struct table_builder *builder, const struct lease *lease, 
             .arena = mapping->arena->id,
             .size = extent->size,
             .slot = mapping->slot,
-            .device = listener_device_index(mapping->session->core, &mapping->session->who, extent->device),
+            .device = listener_device_index(mapping->session->core, &mapping->session->who, mapping->arena->device),
             .handle = mapping->arena->handle,
             .present = mapping->present,
         };

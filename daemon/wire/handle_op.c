@@ -80,7 +80,7 @@ void handle_offload(struct link *link, const struct packet_header *header, struc
 
     if (!*request->sel)
         REFUSE(HBM_E_INVALID, "nothing is selected");
-    if (request->tier >= HBM_TIERS)
+    if (request->tier >= HBM_PLACES)
         REFUSE(HBM_E_INVALID, "tier %u is none", request->tier);
     if (request->flags & ~(WIRE_FORCE | WIRE_LIVE))
         REFUSE(HBM_E_INVALID, "flags 0x%x; an offload takes FORCE and LIVE", request->flags);

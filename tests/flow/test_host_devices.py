@@ -1,28 +1,9 @@
 """Host memory served as two devices: what several GPUs need can be tried out anywhere."""
 import os
 
-from conftest import DEVICE
-from helpers import MIB, Client, ctl_done, ctl_refused, get, hash_of, host_only, load_layers, put, refused, row_of, serves
+from helpers import MIB, Client, ctl_done, get, hash_of, host_only, load_layers, put, refused, row_of, serves
+from peers import TWO, devices, tier_row, used_on
 from test_restart import kill_and_wait
-
-TWO = "host_devices = 2\n"
-
-
-def devices(daemon):
-    return {row["uuid"]: row for row in daemon.rpc("hbm.devices")}
-
-
-def used_on(daemon, uuid, tier="device"):
-    """Once what was let go of is given back."""
-    def settled():
-        row = next(row for row in devices(daemon)[uuid]["tiers"] if row["tier"] == tier)
-        return None if row["closing"] else (row["used"],)
-    return daemon.wait_for(settled)[0]
-
-
-def capacity_of(row, tier="device"):
-    return next(each["capacity"] for each in row["tiers"] if each["tier"] == tier)
-
 
 @host_only
 def test_two_host_devices_share_the_memory_of_one(make_daemon):
@@ -30,7 +11,7 @@ def test_two_host_devices_share_the_memory_of_one(make_daemon):
     two = devices(make_daemon(config=TWO + "device_bytes = 1GiB\nhost_bytes = 512MiB\n").start())
     assert list(one) == ["host"] and list(two) == ["host", "host-1"]
     for tier in ("device", "host"):
-        assert {capacity_of(row, tier) for row in two.values()} == {capacity_of(one["host"], tier) // 2}
+        assert {tier_row(row, tier)["capacity"] for row in two.values()} == {tier_row(one["host"], tier)["capacity"] // 2}
     assert len({row["worker_pid"] for row in two.values()}) == 2
 
 

@@ -48,7 +48,7 @@ uint64_t world_digest(struct world *world)
         digest += look_at_buffer(list_entry(node, struct buffer, node));
     list_for_each (node, &core->models) {
         const struct model *model = list_entry(node, struct model, node);
-        uint64_t one = model->id, bytes[HBM_TIERS];
+        uint64_t one = model->id, bytes[HBM_PLACES];
         struct arena **arenas = model_arenas(model);
         CHECK(arenas);
         free(arenas);

@@ -380,6 +380,14 @@ def make_room(world, struck):
 
 
 @flow("owner", "worker")
+def offload_to_a_peer(world, struck):
+    with struck():
+        world.daemon.rpc("hbm.offload", {"sel": "in-device", "to": "peer"})
+        world.daemon.rpc("hbm.restore", {"sel": "in-device"})
+    bring_back(world, "in-device")
+
+
+@flow("owner", "worker")
 def cancel(world, struck):
     with struck():
         op = world.daemon.rpc("hbm.offload", {"sel": "in-device", "to": "disk", "async": True})["op"]

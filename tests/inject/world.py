@@ -130,7 +130,9 @@ class CtlFailed(Exception):
 class World:
     def __init__(self, client_path, device=DEVICE):
         self.client_path, self.device = client_path, device
-        self.daemon = Daemon(supervise=True, config="reclaim_seconds = 1\ndevice_bytes = 256MiB\n")
+        # Two host devices have half of it each.
+        sizes = "device_bytes = 512MiB\nhost_devices = 2\n" if device == "host" else "device_bytes = 256MiB\n"
+        self.daemon = Daemon(supervise=True, config="reclaim_seconds = 1\n" + sizes)
         self.injector = Injector(self.daemon.home / "inject")
         self.operator = None
         self.worn = False  # what dies young again and again is started again with a growing pause
@@ -171,16 +173,16 @@ class World:
         return self.rpc("hbm.devices")[0]
 
     def books(self):
-        buffers, models, device, status = (self.rpc(method) for method in ("hbm.ls", "hbm.models", "hbm.devices", "hbm.status"))
-        device = device[0]
+        buffers, models, devices, status = (self.rpc(method) for method in ("hbm.ls", "hbm.models", "hbm.devices", "hbm.status"))
+        workers = [device["worker_pid"] for device in devices]
         return {
             "rows": {row["name"]: [row[key] for key in ("id", "tier", "version", "encoding", "size", "keep", "leases")] for row in buffers},
             "models": {row["name"]: [row[key] for key in ("id", "state", "bytes_by_tier", "leases")] for row in models},
             # A GPU's host tier keeps what was let go of for a while.
-            "used": {row["tier"]: row["used"] for row in device["tiers"] if row["tier"] != "host" or DEVICE == "host"},
+            "used": [[row["tier"], row["used"]] for device in devices for row in device["tiers"] if row["tier"] != "host" or DEVICE == "host"],
             "counts": {key: status[key] for key in ("sessions", "leases", "quarantined", "ops", "buffers", "models")},
             # A GPU's worker opens and drops its context as it likes, and its owner keeps pinned memory for a while.
-            "fds": [files_of(pid) for pid in [self.daemon.process.pid] + [status["pid"], device["worker_pid"]] * (DEVICE == "host")],
+            "fds": [files_of(pid) for pid in [self.daemon.process.pid] + [status["pid"], *workers] * (DEVICE == "host")],
         }
 
     def at_rest(self):

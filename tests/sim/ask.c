@@ -303,7 +303,10 @@ static void ask_op(struct client *client)
     unsigned verb = below(10);
     const char *sel = verb == 5 || verb == 6 ? a_model() : a_selector(client);
     struct ask *ask = ask_new(ASK_OP, client);
-    enum hbm_tier tier = one_in(12) ? HBM_TIER_DEVICE : one_in(3) ? HBM_TIER_DISK : HBM_TIER_HOST;
+    enum hbm_tier tier = one_in(12)  ? HBM_TIER_DEVICE
+                         : one_in(4) ? HBM_TIER_PEER
+                         : one_in(3) ? HBM_TIER_DISK
+                                     : HBM_TIER_HOST;
 
     trace("%s %td %s %s", client ? "client" : "operator", client ? client - sim.clients : 0, what[verb], sel);
     sim.doing.makes = true;

@@ -97,7 +97,7 @@ static void check_buffer(struct known *known, const struct buffer *buffer)
     /* What may be written where it lies is hashed no more: whatever became of it is what it is. */
     if (known->damaged && extent->exported && !extent->has_checksum)
         known->opaque = true, known->damaged = false;
-    CHECK(!known->damaged || extent->tier != HBM_TIER_DEVICE); /* seen on its way back */
+    CHECK(!known->damaged || arena_tier(arena) != HBM_TIER_DEVICE); /* seen on its way back */
     if (!known->opaque && !known->lost && !known->damaged)
         CHECK(contents_read(extent_fd(extent), &form) == known->tag);
 }
@@ -210,6 +210,7 @@ static void check_view(const struct client *client, struct session *session, con
     CHECK((mapping->extent->tier == HBM_TIER_HOST) == !!(word & LOCKWORD_HOST));
     /* It is live or in place, or was when it was mapped: as long as nobody has moved it since. */
     CHECK(mapping->access == HBM_RO || mapping->extent->tier == HBM_TIER_DEVICE || !mapping->extent->has_checksum);
+    CHECK(view->frozen || mapping->extent->device == mapping->arena->device);
     if (mapping->extent->fd >= 0)
         CHECK(ino_of(mapping->extent->fd) == view->ino);
 }
@@ -334,7 +335,7 @@ static void check_pressure(const struct arena *arena)
 {
     const struct transition *moves = arena->transition;
 
-    CHECK(is_listed(arena));
+    CHECK(arena_tier(arena) == HBM_TIER_PEER || is_listed(arena));
     CHECK(!moves || !moves->gives_way || moves->cancelled || arena->priority != PRIORITY_NEVER);
 }
 
@@ -342,7 +343,9 @@ static void check_arenas(void)
 {
     list_for_each (node, &core()->arenas) {
         const struct arena *arena = list_entry(node, struct arena, node);
-        CHECK(!list_empty(&arena->buffers) && arena->extent->refs && arena->device == arena->extent->device);
+        CHECK(!list_empty(&arena->buffers) && arena->extent->refs);
+        /* Elsewhere than on its own device it is device memory, which clients have not mapped. */
+        CHECK(arena->device == arena->extent->device || arena_tier(arena) == HBM_TIER_PEER);
         CHECK(!arena->reclaim || arena->transition);
         CHECK(!arena->live || (arena_tier(arena) == HBM_TIER_HOST && arena_is_leased(arena)));
         check_pressure(arena);

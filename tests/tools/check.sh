@@ -6,7 +6,7 @@
 # host    tests/check/*, unit tests, the simulation, short fuzzing, a sample of injected failures, a short kill storm and
 #         flows on sanitized builds; GPU programs say themselves that they are waived
 # gpu     tests/gpu/*, the flows and HBM_SOAK_SECONDS of kill storm on the plain build; on a machine with a GPU nothing
-#         may be waived
+#         may be waived, but what wants two GPUs where there is one
 # inject  all failures, in all flows, on the sanitized build
 # tsan    the unit tests of that build
 set -euo pipefail
@@ -31,6 +31,11 @@ unset HBM_RUNTIME_DIR NOTIFY_SOCKET LISTEN_FDS LISTEN_PID XDG_RUNTIME_DIR
 
 has_gpu() {
     compgen -G '/dev/nvidia[0-9]*' >/dev/null
+}
+
+# It wants two GPUs, and there is one: no failure, but said.
+wants_another_gpu() { # PROGRAM
+    [ "$(basename "$1")" = peer_gpu ] && [ "$(compgen -G '/dev/nvidia[0-9]*' | wc -l)" -lt 2 ]
 }
 
 # Sum of the numbers before WORD in lines of a log that match PATTERN.
@@ -94,7 +99,7 @@ programs() { # TITLE PROGRAM...
     if [ $# -gt 0 ] && [ -n "$title" ]; then echo "$title"; fi
     for each; do
         case $each in
-            */client_gpu | */cases_gpu | */faults_gpu | */live_gpu | */moves_gpu) program "$each" "$scratch/run" ;; # want a daemon
+            */client_gpu | */cases_gpu | */faults_gpu | */live_gpu | */moves_gpu | */peer_gpu) program "$each" "$scratch/run" ;; # want a daemon
             *) program "$each" ;;
         esac
     done
@@ -193,7 +198,11 @@ case $mode in
             programs 'GPU programs' "$plain/tests/kills_gpu" # its own daemon has the GPU to itself
             start_daemon
             for each in "${gpu[@]}"; do
-                if [ "$each" != "$plain/tests/kills_gpu" ]; then programs '' "$each"; fi
+                if wants_another_gpu "$each"; then
+                    echo "  $(basename "$each") is waived: it wants two GPUs, and there is one"
+                elif [ "$each" != "$plain/tests/kills_gpu" ]; then
+                    programs '' "$each"
+                fi
             done
             stop_daemon
             export HBM_TEST_DEVICE=cuda

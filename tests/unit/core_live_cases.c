@@ -468,7 +468,7 @@ static void a_model_in_place_comes_from_each_tier_as_far_as_it_has_to(void **sta
     struct model *model = make_model(&w, "m", 3);
     struct session *session = client(&w, alice);
     struct attach_args args = {.name = "m", .flags = WIRE_IN_PLACE, .timeout_ms = 1000};
-    uint64_t bytes[HBM_TIERS];
+    uint64_t bytes[HBM_PLACES];
 
     offload(&w, "m/layer.0.w", HBM_TIER_DISK, true);
     offload(&w, "m/layer.1.w", HBM_TIER_HOST, true);

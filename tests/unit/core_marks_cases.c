@@ -232,7 +232,7 @@ static void of_a_model_that_is_leased_no_more_goes_than_offload_limit(void **sta
         assert_int_equal(error_of(&w, question), i < 3 ? 0 : HBM_E_NO_MEMORY);
     }
     assert_non_null(strstr(last_detail, "kept by offload_limit"));
-    uint64_t bytes[HBM_TIERS];
+    uint64_t bytes[HBM_PLACES];
     model_bytes(model, bytes);
     assert_true(bytes[HBM_TIER_HOST] * 10 <= 3 * (bytes[HBM_TIER_HOST] + bytes[HBM_TIER_DEVICE]));
     list_for_each_safe (node, &w.core->sessions)

@@ -331,7 +331,7 @@ static void sleep_takes_a_whole_model_and_wake_brings_it_back(void **state)
     (void)state;
     struct model *model = make_model(&w, "m", 4);
     struct ask *question = ask(&w, alice, NULL);
-    uint64_t bytes[HBM_TIERS];
+    uint64_t bytes[HBM_PLACES];
 
     verb_sleep(w.core, &question->call, "m", HBM_TIER_HOST);
     struct op *op = op_of(&w, question);

@@ -124,19 +124,27 @@ static unsigned count_fds(void)
     return n;
 }
 
+static struct device *add_device(struct world *world, const char *name)
+{
+    const uint64_t capacity[HBM_TIERS] = {64 * MIB, 64 * MIB, 64 * MIB};
+    struct device *device = device_add(world->core, name, "host memory", false, capacity);
+
+    device->state = DEVICE_READY;
+    device->can_fd = device->can_cuda_ipc = true;
+    device->worker_pid = 1;
+    return device;
+}
+
 void world_start(struct world *world)
 {
     const struct core_env env = {world, submit, cancel, store, unstore, now_ms, wake_at, close_memory, NULL};
-    const uint64_t capacity[HBM_TIERS] = {64 * MIB, 64 * MIB, 64 * MIB};
 
     world->core = core_new(&env, &limits);
     assert_non_null(world->core);
     world->core->spill_key = world->spill_key;
     world->core->encrypts_spill = world->core->keeps = true;
-    world->device = device_add(world->core, world->device_name, "host memory", false, capacity);
-    world->device->state = DEVICE_READY;
-    world->device->can_fd = world->device->can_cuda_ipc = true;
-    world->device->worker_pid = 1;
+    world->device = add_device(world, world->device_name);
+    world->peer = world->two ? add_device(world, "host-1") : NULL;
 }
 
 static void quiet(enum log_level level, const char *field, const char *line)
@@ -152,6 +160,20 @@ int world_setup(void **state)
 {
     (void)state;
     world_begin(&w);
+    return 0;
+}
+
+void world_add_peer(struct world *world)
+{
+    world->two = true;
+    world->peer = add_device(world, "host-1");
+}
+
+int world_setup_two(void **state)
+{
+    (void)state;
+    world_begin(&w);
+    world_add_peer(&w);
     return 0;
 }
 
@@ -450,8 +472,9 @@ void world_check_books(struct world *world)
         objects -= strchr("xm", *list_entry(node, struct kept, node)->name) != NULL;
     assert_true(!objects || world->keep_all);
     for (unsigned tier = 0; tier < HBM_TIERS; tier++) {
+        uint64_t on_peer = world->peer ? world->peer->used[tier] : 0;
         assert_int_equal(world->device->closing[tier], 0);
-        assert_int_equal(world->device->used[tier], used[tier]);
+        assert_int_equal(world->device->used[tier] + on_peer, used[tier]);
         assert_int_equal(charged[tier], used[tier]);
     }
 }

@@ -31,6 +31,8 @@ struct slow_close {
 struct world {
     struct core *core;
     struct device *device;
+    struct device *peer; /* with `two`: reached from the device, and the other way */
+    bool two;
     struct ledger *ledger;
     uint64_t now, wake;
     struct list jobs; /* submitted, oldest first */
@@ -60,10 +62,13 @@ struct world {
 /* The one that the cases of a file share, new for each. */
 extern struct world w;
 int world_setup(void **state);
+int world_setup_two(void **state);
 int world_teardown(void **state);
 
 /* With a ledger in a directory of its own. */
 void world_begin(struct world *world);
+/* A second device, also after each restart. */
+void world_add_peer(struct world *world);
 /* Frees everything; the books must balance and no fd may be left. */
 void world_end(struct world *world);
 /* The oldest job runs and ends; false if there is none. */

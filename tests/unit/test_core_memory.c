@@ -500,10 +500,18 @@ static void renames(void)
     DO(NULL, verb_rename, "m", "other");
 }
 
+static void moves_to_a_peer_and_back(void)
+{
+    OP(verb_offload, "w", HBM_TIER_PEER, false);
+    OP(verb_offload, "m/layer.0.*", HBM_TIER_PEER, false);
+    OP(verb_offload, "w", HBM_TIER_HOST, true);
+    OP(verb_restore, "*");
+}
+
 static void drains(void)
 {
     OP(verb_drain, "");
-    w.device->state = DEVICE_READY;
+    w.device->state = w.peer->state = DEVICE_READY;
 }
 
 static void is_cancelled(void)
@@ -582,6 +590,7 @@ static const struct scene scenes[] = {
     SCENE(demotes_what_is_mapped_and_promotes_it),
     SCENE(attaches_in_place),
     SCENE(offloads_and_restores),
+    SCENE(moves_to_a_peer_and_back),
     SCENE(prefetches),
     SCENE(says_what_it_uses_next),
     SCENE(keeps_a_window),
@@ -609,6 +618,7 @@ static unsigned uses_of(const struct scene *scene)
 
     do {
         world_begin(&w);
+        world_add_peer(&w);
         furnish();
         fault.scene = scene->name;
         strike(++n);

@@ -1,0 +1,254 @@
+/* The peer tier: device memory of another device than the arena's own (FAULTS 18, 22, 24, 26). */
+#include "core_cases.h"
+#include "core_world.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "daemon/core/listener.h"
+#include "daemon/core/peer.h"
+
+static struct buffer *away(void)
+{
+    struct buffer *buffer = make_kept(&w, "w", 32, 1024);
+
+    fill(buffer, 7);
+    assert_int_equal(offload(&w, "w", HBM_TIER_PEER, false)->state, WIRE_OP_DONE);
+    return buffer;
+}
+
+static uint64_t used(const struct device *device)
+{
+    return device->used[HBM_TIER_DEVICE];
+}
+
+static void an_arena_that_lies_with_a_peer_keeps_its_own_device(void **state)
+{
+    (void)state;
+    struct buffer *buffer = away();
+    uint64_t size = buffer->arena->extent->size;
+
+    assert_int_equal(arena_tier(buffer->arena), HBM_TIER_PEER);
+    assert_ptr_equal(buffer->arena->device, w.device);
+    assert_ptr_equal(arena_peer(buffer->arena), w.peer);
+    assert_true(buffer->arena->extent->has_checksum);
+    assert_int_equal(used(w.device), 0);
+    assert_int_equal(used(w.peer), size);
+    assert_int_equal(peer_bytes(w.core, w.peer), size);
+    world_check_books(&w);
+    assert_int_equal(restore(&w, "w")->state, WIRE_OP_DONE);
+    assert_int_equal(arena_tier(buffer->arena), HBM_TIER_DEVICE);
+    assert_int_equal(used(w.peer), 0);
+    assert_int_equal(used(w.device), size);
+    assert_true(is_filled(buffer, 7));
+    world_check_books(&w);
+}
+
+static void a_restart_knows_whose_it_is(void **state)
+{
+    (void)state;
+    away();
+    char *before = world_picture(&w);
+
+    for (unsigned lives = 0; lives < 2; lives++) {
+        assert_int_equal(world_restart(&w), 0);
+        char *after = world_picture(&w);
+        assert_string_equal(before, after);
+        free(after);
+        assert_ptr_equal(named(&w, "w")->arena->device, w.device);
+        world_check_books(&w);
+    }
+    free(before);
+    assert_int_equal(restore(&w, "w")->state, WIRE_OP_DONE);
+    assert_true(is_filled(named(&w, "w"), 7));
+    assert_int_equal(used(w.peer), 0);
+}
+
+static void a_peer_that_is_gone_after_a_restart_has_lost_what_lay_there_and_nothing_else(void **state)
+{
+    (void)state;
+    away();
+    struct buffer *other = make_kept(&w, "other", 32, 1024);
+    fill(other, 9);
+    w.two = false;
+    assert_int_equal(world_restart(&w), 0);
+    assert_true(named(&w, "w")->arena->extent->lost);
+    assert_int_equal(restore(&w, "w")->error, HBM_E_LOST);
+    assert_int_equal(w.core->counters.lost, 1);
+    assert_true(is_filled(named(&w, "other"), 9));
+    assert_int_equal(offload(&w, "other", HBM_TIER_HOST, false)->state, WIRE_OP_DONE);
+}
+
+static void an_error_of_either_worker_leaves_it_where_it_was(void **state)
+{
+    static const unsigned opcodes[] = {JOB_CREATE, JOB_COPY};
+
+    (void)state;
+    struct buffer *buffer = make_kept(&w, "w", 32, 1024);
+    fill(buffer, 7);
+    char *before = world_picture(&w);
+    for (unsigned i = 0; i < 2; i++) {
+        world_fail(&w, opcodes[i], 1, HBM_E_WORKER_DIED);
+        assert_int_equal(offload(&w, "w", HBM_TIER_PEER, false)->error, HBM_E_WORKER_DIED);
+        char *after = world_picture(&w);
+        assert_string_equal(before, after);
+        free(after);
+        assert_int_equal(used(w.peer), 0);
+        world_check_books(&w);
+    }
+    free(before);
+    assert_int_equal(offload(&w, "w", HBM_TIER_PEER, false)->state, WIRE_OP_DONE);
+    before = world_picture(&w);
+    world_fail(&w, JOB_COPY, 1, HBM_E_CHECKSUM);
+    assert_int_equal(restore(&w, "w")->error, HBM_E_CHECKSUM);
+    char *after = world_picture(&w);
+    assert_string_equal(before, after);
+    free(before), free(after);
+    assert_int_equal(restore(&w, "w")->state, WIRE_OP_DONE);
+    assert_true(is_filled(buffer, 7));
+}
+
+static void refused_with(const char *words)
+{
+    struct ask *question = ask(&w, alice, NULL);
+
+    verb_offload(w.core, &question->call, "w", HBM_TIER_PEER, false);
+    assert_int_equal(error_of(&w, question), HBM_E_UNSUPPORTED);
+    if (!strstr(last_detail, words))
+        fail_msg("%s", last_detail);
+    assert_int_equal(arena_tier(named(&w, "w")->arena), HBM_TIER_DEVICE);
+}
+
+static void what_is_in_the_way_of_each_device_is_said(void **state)
+{
+    (void)state;
+    fill(make_kept(&w, "w", 32, 1024), 7);
+    w.device->reaches = 0;
+    refused_with("host-1: no peer access");
+    w.device->reaches = UINT64_MAX;
+    w.peer->state = DEVICE_DRAINED;
+    refused_with("host-1: drained");
+    w.peer->state = DEVICE_FAILED;
+    refused_with("host-1: failed");
+    w.peer->state = DEVICE_READY;
+    listener_of(w.core, 0)->devices = 1;
+    refused_with("host-1: its listener does not have it");
+    listener_of(w.core, 0)->devices = UINT64_MAX;
+    assert_int_equal(offload(&w, "w", HBM_TIER_PEER, false)->state, WIRE_OP_DONE);
+}
+
+static void what_lies_on_a_device_that_does_not_answer_is_not_touched(void **state)
+{
+    (void)state;
+    struct buffer *buffer = away();
+    unsigned copies = w.ran[JOB_COPY];
+
+    w.peer->state = DEVICE_FAILED;
+    assert_int_equal(restore(&w, "w")->error, HBM_E_DEVICE_LOST);
+    assert_int_equal(w.ran[JOB_COPY], copies);
+    w.peer->state = DEVICE_READY;
+    assert_int_equal(restore(&w, "w")->state, WIRE_OP_DONE);
+    assert_true(is_filled(buffer, 7));
+}
+
+static void a_peer_without_room_leaves_everything_as_it_was(void **state)
+{
+    (void)state;
+    struct buffer *buffer = make_kept(&w, "w", 32, 1024);
+    fill(buffer, 7);
+    char *before = world_picture(&w);
+
+    w.peer->capacity[HBM_TIER_DEVICE] = buffer->arena->extent->size - 1;
+    assert_int_equal(offload(&w, "w", HBM_TIER_PEER, false)->error, HBM_E_TOO_LARGE);
+    char *after = world_picture(&w);
+    assert_string_equal(before, after);
+    free(before), free(after);
+    world_check_books(&w);
+}
+
+static void a_crash_in_the_middle_finds_it_where_it_was(void **state)
+{
+    (void)state;
+    fill(make_kept(&w, "w", 32, 1024), 7);
+    struct ask *unanswered = ask(&w, alice, NULL);
+
+    w.hold = true;
+    verb_offload(w.core, &unanswered->call, "w", HBM_TIER_PEER, false);
+    for (unsigned steps = 0; steps < 2; steps++) {
+        assert_true(world_step(&w));
+        world_run(&w);
+        if (steps == 0) {
+            assert_int_equal(world_restart(&w), 0);
+            free(unanswered);
+            assert_int_equal(arena_tier(named(&w, "w")->arena), HBM_TIER_DEVICE);
+            assert_int_equal(used(w.peer), 0);
+            unanswered = ask(&w, alice, NULL);
+            verb_offload(w.core, &unanswered->call, "w", HBM_TIER_PEER, false);
+        }
+    }
+    w.hold = false;
+    assert_int_equal(op_of(&w, unanswered)->state, WIRE_OP_DONE);
+    assert_true(is_filled(named(&w, "w"), 7));
+    world_check_books(&w);
+}
+
+static void a_drain_sends_what_lies_there_home(void **state)
+{
+    (void)state;
+    struct buffer *buffer = away();
+    struct ask *question = ask(&w, root, NULL);
+
+    verb_drain(w.core, &question->call, "host-1");
+    assert_int_equal(op_of(&w, question)->state, WIRE_OP_DONE);
+    assert_int_equal(arena_tier(buffer->arena), HBM_TIER_HOST);
+    assert_ptr_equal(buffer->arena->extent->device, w.device);
+    assert_int_equal(used(w.peer), 0);
+    assert_int_equal(restore(&w, "w")->state, WIRE_OP_DONE);
+    assert_true(is_filled(buffer, 7));
+    world_check_books(&w);
+}
+
+static void cuda_ipc_memory_lies_there_as_plain_memory_and_comes_back_as_it_was(void **state)
+{
+    (void)state;
+    struct alloc_args args = {.name = "w",
+                              .size = 4096,
+                              .dims = {1024},
+                              .rank = 1,
+                              .dtype = HBM_F32,
+                              .handle = HBM_HANDLE_CUDA_IPC,
+                              .mode = 0600,
+                              .flags = WIRE_KEEP};
+    struct session *session = client(&w, alice);
+    struct ask *question = ask(&w, alice, session);
+
+    verb_alloc(w.core, &question->call, &args);
+    assert_int_equal(error_of(&w, question), 0);
+    session_gone(session, true, "bye");
+    assert_int_equal(offload(&w, "w", HBM_TIER_PEER, false)->state, WIRE_OP_DONE);
+    assert_int_equal(named(&w, "w")->arena->extent->kind, JOB_EXTENT_DEVICE);
+    world_check_books(&w);
+    assert_int_equal(restore(&w, "w")->state, WIRE_OP_DONE);
+    assert_int_equal(named(&w, "w")->arena->extent->kind, JOB_EXTENT_CUDA_IPC);
+    world_check_books(&w);
+}
+
+#define CASE(name) cmocka_unit_test_setup_teardown(name, world_setup_two, world_teardown)
+
+int core_peer_cases(void)
+{
+    const struct CMUnitTest tests[] = {
+        CASE(an_arena_that_lies_with_a_peer_keeps_its_own_device),
+        CASE(a_restart_knows_whose_it_is),
+        CASE(a_peer_that_is_gone_after_a_restart_has_lost_what_lay_there_and_nothing_else),
+        CASE(an_error_of_either_worker_leaves_it_where_it_was),
+        CASE(what_is_in_the_way_of_each_device_is_said),
+        CASE(what_lies_on_a_device_that_does_not_answer_is_not_touched),
+        CASE(a_peer_without_room_leaves_everything_as_it_was),
+        CASE(a_crash_in_the_middle_finds_it_where_it_was),
+        CASE(a_drain_sends_what_lies_there_home),
+        CASE(cuda_ipc_memory_lies_there_as_plain_memory_and_comes_back_as_it_was),
+    };
+
+    return cmocka_run_group_tests_name("peer", tests, NULL, NULL);
+}
