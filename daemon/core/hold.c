@@ -68,6 +68,8 @@ int transition_hold(struct transition *transition)
     for (size_t i = 0; i < transition->n; i++) {
         struct arena *arena = arena_get(transition->core, transition->plans[i].arena);
 
+        if (arena && arena->transition && arena->transition->gives_way)
+            transition_cancel(arena->transition, "its contents are written");
         if (!arena || arena->transition) {
             int error = arena ? transition_busy_with(transition, arena->transition)
                               : transition_refuse(transition, HBM_E_STALE,

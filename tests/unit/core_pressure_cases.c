@@ -64,6 +64,7 @@ static void the_lowest_priority_goes_first(void **state)
     all_are_whole("abcd");
 }
 
+/* FAULTS 26. */
 static void a_priority_is_for_who_may_write_and_survives_a_restart(void **state)
 {
     (void)state;
@@ -174,6 +175,7 @@ static void a_lock_of_what_is_going_has_it_at_once(void **state)
     all_are_whole("abcd");
 }
 
+/* FAULTS 14 and 23. */
 static void what_somebody_asks_for_is_not_refused_for_a_move_of_the_daemons_own(void **state)
 {
     (void)state;
