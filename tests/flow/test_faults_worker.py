@@ -14,8 +14,8 @@ FLOATS = bytes(range(256)) * 64
 class Faulty:
     """A daemon whose worker does this once, when the flag's file is away."""
 
-    def __init__(self, fault, make_daemon, config=""):
-        self.daemon = make_daemon(config=config)
+    def __init__(self, fault, make_daemon):
+        self.daemon = make_daemon()
         self.flag = self.daemon.home / "struck"
         os.environ["HBM_WORKER_FAULT"], os.environ["HBM_WORKER_FAULT_ONCE"] = fault, str(self.flag)
         try:

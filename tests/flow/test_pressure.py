@@ -337,7 +337,7 @@ def test_a_restart_in_the_midst_of_such_a_move_finds_every_byte(make_daemon, pro
 
 def test_a_worker_that_dies_in_such_a_move_takes_no_byte_with_it(make_daemon):
     """FAULTS 24: another one goes in its place, or who waits is told."""
-    faulty = Faulty("copy:kill:5", make_daemon, SMALL)
+    faulty = Faulty("copy:kill:5", lambda: make_daemon(config=SMALL))
     put_all(faulty.daemon, "abcd")
     got_it = faulty.daemon.ctl("put", "e", file_of(faulty.daemon, "e")).returncode == 0
     faulty.daemon.wait_for(faulty.ready)
