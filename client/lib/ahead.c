@@ -32,17 +32,46 @@ static bool is_to_be_asked_for(const struct hbm_model *model, struct mapping *ma
            atomic_exchange_explicit(&mapping->asked, life, memory_order_relaxed) != life;
 }
 
+static struct mapping *mapping_at(const struct hbm_model *model, uint32_t turn)
+{
+    return model->holds[model->ahead.order[turn]].mapping;
+}
+
+/* Locked: the daemon wakes the model in this order. Whoever is not there to hear it does without, until the next
+ * lock. */
+static void tell_order(struct hbm_model *model)
+{
+    struct ahead *ahead = &model->ahead;
+    struct wire_order_request request = {.lease = model->lease};
+
+    if (model->session->conn.state != CONN_UP)
+        return;
+    ahead->told = model->session->conn.life;
+    for (uint32_t i = 0; i < ahead->n; i++) {
+        request.slots[request.n++] = mapping_at(model, i)->slot;
+        if (request.n < FETCH_MAX && i + 1 < ahead->n)
+            continue;
+        conn_send(&model->session->conn, WIRE_ORDER, &request);
+        request.at = i + 1;
+        request.n = 0;
+    }
+}
+
 void ahead_of(struct hbm_model *model, struct hold *const *holds, unsigned n)
 {
     struct wire_ahead_request request = {0};
     struct ahead *ahead = &model->ahead;
+    uint64_t told = atomic_load_explicit(&ahead->told, memory_order_relaxed);
+    bool tell = told && told != model->session->conn.life;
 
-    if (n == 0 || !atomic_load_explicit(&ahead->depth, memory_order_relaxed))
+    if (n == 0 || (!tell && !atomic_load_explicit(&ahead->depth, memory_order_relaxed)))
         return;
     /* Nobody hears it now: the next lock says it. */
     if (model->session->conn.state != CONN_UP)
         return;
     pthread_mutex_lock(&ahead->mutex);
+    if (tell)
+        tell_order(model);
     uint32_t turn = ahead->n ? ahead->turn[holds[n - 1] - model->holds] : NO_TURN;
     for (uint32_t i = 1; turn != NO_TURN && i <= ahead->depth; i++) {
         struct mapping *mapping = model->holds[ahead->order[(turn + i) % ahead->n]].mapping;
@@ -55,11 +84,6 @@ void ahead_of(struct hbm_model *model, struct hold *const *holds, unsigned n)
 }
 
 /* ---- The window ---- */
-
-static struct mapping *mapping_at(const struct hbm_model *model, uint32_t turn)
-{
-    return model->holds[model->ahead.order[turn]].mapping;
-}
 
 static bool is_inside(const struct ahead *ahead, uint32_t turn)
 {
@@ -184,24 +208,6 @@ static void swap(uint32_t **a, uint32_t **b)
 
     *a = *b;
     *b = kept;
-}
-
-/* The daemon wakes the model in this order. Whoever is not there to hear it does without. */
-static void tell_order(struct hbm_model *model)
-{
-    const struct ahead *ahead = &model->ahead;
-    struct wire_order_request request = {.lease = model->lease};
-
-    if (model->session->conn.state != CONN_UP)
-        return;
-    for (uint32_t i = 0; i < ahead->n; i++) {
-        request.slots[request.n++] = mapping_at(model, i)->slot;
-        if (request.n < FETCH_MAX && i + 1 < ahead->n)
-            continue;
-        conn_send(&model->session->conn, WIRE_ORDER, &request);
-        request.at = i + 1;
-        request.n = 0;
-    }
 }
 
 static int model_check(const hbm_model *model)

@@ -15,6 +15,7 @@ struct ahead {
     pthread_mutex_t mutex;  /* guards what follows */
     uint32_t *order, *turn; /* arenas by turn; turns by arena, UINT32_MAX for those that have none */
     uint32_t n;
+    _Atomic uint64_t told; /* the connection in which the daemon was told of the order */
     _Atomic bool window;
     uint32_t behind, at; /* with a window: turns that stay before the one locked last; that one, UINT32_MAX if none */
 };
@@ -27,5 +28,6 @@ void ahead_moves_to(struct hbm_model *model, const struct hold *hold);
 void ahead_leaves(struct hbm_model *model, const struct hold *hold);
 /* The model is let go of: it keeps nothing from leaving. */
 void ahead_end(struct hbm_model *model);
-/* After a lock of these holds: asks for the next groups that are away, unless they have been asked for. */
+/* After a lock of these holds: asks for the next groups that are away, unless they have been asked for. A daemon that came
+ * since is told of the order first. */
 void ahead_of(struct hbm_model *model, struct hold *const *holds, unsigned n);

@@ -490,7 +490,19 @@ static void what_is_used_next_is_asked_for_again(void **state)
         daemon_moves(false);
         EVENTUALLY(fake.resumes == i + 1);
         assert_int_equal(ask_device(session), 0);
+        memset(fake.order, 0, sizeof(fake.order));
     }
+    assert_int_equal(hbm_model_order(model, (const char *[]){"g5", "g1"}, 2, 0), 0); /* nothing comes ahead of a wake */
+    assert_int_equal(ask_device(session), 0);
+    assert_string_equal(fake.order, "51");
+    memset(fake.order, 0, sizeof(fake.order));
+    daemon_moves(true);
+    daemon_dies();
+    daemon_moves(false);
+    EVENTUALLY(fake.resumes == 4);
+    assert_int_equal(hbm_model_lock(model, "g2", 1000), 0);
+    assert_int_equal(ask_device(session), 0);
+    assert_string_equal(fake.order, "51");
     hbm_close(session);
 }
 
