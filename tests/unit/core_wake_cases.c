@@ -239,6 +239,30 @@ static void a_cancelled_wake_keeps_what_has_come(void **state)
     }
 }
 
+/* FAULTS 14 */
+static void a_cancelled_sleep_leaves_all_of_it_awake(void **state)
+{
+    (void)state;
+    make_model(&w, "m", LAYERS);
+    bool done = false;
+    for (unsigned steps = 0; !done; steps++) {
+        struct ask *question = ask(&w, alice, NULL), *stop = ask(&w, alice, NULL);
+        w.hold = true;
+        verb_sleep(w.core, &question->call, "m", HBM_TIER_DISK);
+        for (unsigned i = 0; i < steps && world_step(&w); i++)
+            ;
+        verb_op_cancel(w.core, &stop->call, question->id);
+        w.hold = false;
+        op_of(&w, stop);
+        done = op_of(&w, question)->state == WIRE_OP_DONE;
+        assert_string_equal(there(), done ? "-----" : "01234");
+        all_is_well();
+        assert_true(steps < 4 * LAYERS);
+    }
+    assert_int_equal(wake()->state, WIRE_OP_DONE);
+    all_is_well();
+}
+
 /* FAULTS 14, 23 */
 static void while_it_wakes_a_second_wake_and_a_sleep_are_told_so(void **state)
 {
@@ -316,6 +340,7 @@ int core_wake_cases(void)
         CASE(a_worker_that_dies_leaves_what_has_come_and_the_rest_where_it_was),
         CASE(a_damaged_group_is_named_and_those_before_it_are_usable),
         CASE(a_cancelled_wake_keeps_what_has_come),
+        CASE(a_cancelled_sleep_leaves_all_of_it_awake),
         CASE(while_it_wakes_a_second_wake_and_a_sleep_are_told_so),
         CASE(a_model_that_is_locked_does_not_sleep_and_says_who_has_it),
         CASE(an_owner_that_dies_in_a_wake_leaves_each_group_where_it_is),
