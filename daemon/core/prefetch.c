@@ -93,16 +93,21 @@ static struct prefetch *under_way(struct core *core, uint64_t id)
     return op && !op_has_ended(op) ? op->state_of_verb : NULL;
 }
 
-/* There is no room for it, and what leaves the window makes some: it has its turn again then. */
-static bool waits_for_room(struct prefetch *prefetch, const struct transition *transition,
-                           const struct wanted *wanted)
+/* What leaves the window makes room: who finds none has his turn again then. */
+static bool may_wait(const struct prefetch *prefetch)
 {
     const struct session *session = session_of(prefetch);
 
+    return session && session->ahead == prefetch->op && prefetch->error != HBM_E_CANCELLED &&
+           under_way(prefetch->core, session->behind);
+}
+
+static bool waits_for_room(struct prefetch *prefetch, const struct transition *transition,
+                           const struct wanted *wanted)
+{
     bool lacks_room = transition->error == HBM_E_NO_MEMORY || transition->error == HBM_E_LIMIT;
 
-    if (!lacks_room || !session || session->ahead != prefetch->op || prefetch->error == HBM_E_CANCELLED ||
-        !under_way(prefetch->core, session->behind))
+    if (!lacks_room || !may_wait(prefetch))
         return false;
     if (!prefetch->at) { /* as many may wait for their turn as it has room for */
         if (prefetch->n == AHEAD_MAX)
@@ -215,7 +220,8 @@ static bool is_wanted_by_others(const struct prefetch *prefetch, const struct de
     return false;
 }
 
-/* What a hint brings over the high mark would have to go again. Where that is the capacity there is just no room. */
+/* What a hint brings over the high mark would have to go again. Where that is the capacity there is just no room.
+ */
 static bool is_over_the_mark(const struct arena *arena)
 {
     const struct tier tier = device_tier(arena->device, HBM_TIER_DEVICE);
@@ -242,6 +248,8 @@ static const struct wanted *next_wanted(struct prefetch *prefetch)
             continue;
         else if (arena->live)
             show_rows(prefetch, wanted, 0, "it is used where it lies; restore brings it back");
+        else if (prefetch->tier == HBM_TIER_DEVICE && is_over_the_mark(arena) && may_wait(prefetch))
+            prefetch->waits = true, prefetch->at--;
         else if (prefetch->tier == HBM_TIER_DEVICE && is_over_the_mark(arena))
             show_rows(prefetch, wanted, 0, "its device is at its high mark");
         else if (is_wanted_by_others(prefetch, arena->device))

@@ -245,6 +245,28 @@ static void what_comes_next_waits_for_the_room_of_what_leaves(void **state)
     world_check_books(&w);
 }
 
+/* FAULTS 18 */
+static void what_comes_next_waits_for_the_room_below_the_mark_too(void **state)
+{
+    (void)state;
+    struct session *session = user();
+    verb_behind(w.core, session, slots + 2, 3);
+    settle(session, NULL);
+    w.device->capacity[HBM_TIER_DEVICE] = 2 * w.device->used[HBM_TIER_DEVICE];
+    w.core->limits.watermarks[HBM_TIER_DEVICE] = (struct watermarks){.high = 50, .low = 50};
+    verb_ahead(w.core, session, slots + 2, 1); /* nothing leaves */
+    assert_int_equal(op_get(w.core, session->ahead)->state, WIRE_OP_DONE);
+    w.hold = true;
+    verb_behind(w.core, session, slots, 1);
+    verb_ahead(w.core, session, slots + 2, 2);
+    assert_int_equal(op_get(w.core, session->ahead)->state, WIRE_OP_RUNNING);
+    w.hold = false;
+    settle(session, NULL);
+    assert_string_equal(there(), "-12--");
+    assert_int_equal(op_get(w.core, session->ahead)->state, WIRE_OP_DONE);
+    world_check_books(&w);
+}
+
 /* FAULTS 14 */
 static void what_waits_for_room_ends_with_its_client_or_on_request(void **state)
 {
@@ -399,6 +421,7 @@ int core_window_cases(void)
         CASE(who_may_not_write_sends_nothing_away),
         CASE(a_full_host_tier_keeps_it_where_it_is),
         CASE(what_comes_next_waits_for_the_room_of_what_leaves),
+        CASE(what_comes_next_waits_for_the_room_below_the_mark_too),
         CASE(what_waits_for_room_ends_with_its_client_or_on_request),
         CASE(a_flood_of_what_leaves_is_one_operation),
         CASE(a_worker_that_dies_leaves_it_where_it_was),
