@@ -186,6 +186,8 @@ static void on_started(struct job *job)
     worker->state = WORKER_READY;
     worker->ready_ms = uv_now(workers->loop);
     workers->world.ready(workers->world.context, worker->index, &job->reply.start);
+    if (worker->limits_changed)
+        worker_tell_limits(worker);
     worker_flush(worker);
 }
 

@@ -98,6 +98,8 @@ void worker_deadline(uv_timer_t *timer);
 /* Jobs in flight have as long as the limits now ask for. */
 void worker_put_off_deadlines(struct worker *worker);
 void worker_watch_deadlines(struct worker *worker);
-/* workers.c: ends a job from the loop. */
+/* workers.c: as they are now, if it has heard of others. */
+void worker_tell_limits(struct worker *worker);
+/* Ends a job from the loop. */
 void workers_fail_later(struct workers *workers, struct job *job, int error, const char *why);
 void workers_one_less(struct workers *workers);

@@ -81,13 +81,14 @@ int workers_add(struct workers *workers, const struct worker_spec *spec)
 
 static void limits_told(struct job *job);
 
-static void tell_limits(struct worker *worker)
+void worker_tell_limits(struct worker *worker)
 {
     struct job *job = &worker->limit;
 
-    worker->limits_changed = worker->limiting;
-    if (worker->limiting || worker->state != WORKER_READY)
-        return; /* it hears of them when it has answered, or with its START */
+    /* Where it cannot be told now: when it has answered, or has started; without a worker the next START says it. */
+    worker->limits_changed = worker->limiting || worker->state == WORKER_STARTING;
+    if (worker->limits_changed || worker->state != WORKER_READY)
+        return;
     *job = (struct job){.opcode = JOB_LIMIT, .device = worker->index, .done = limits_told};
     for (unsigned i = 0; i < JOB_LINKS; i++)
         job->request.limit.limits[i] = worker->links[i].limit;
@@ -100,8 +101,11 @@ static void limits_told(struct job *job)
     struct worker *worker = container_of(job, struct worker, limit);
 
     worker->limiting = false;
+    if (job->error && worker->state == WORKER_READY)
+        log_warning("the worker of %s was not told the limits of its links: %s; reload the configuration to try again",
+                    worker->uuid, job->detail);
     if (worker->limits_changed && !worker->closing)
-        tell_limits(worker);
+        worker_tell_limits(worker);
 }
 
 void workers_limit(struct workers *workers, uint32_t index, const uint64_t limits[JOB_LINKS])
@@ -111,7 +115,7 @@ void workers_limit(struct workers *workers, uint32_t index, const uint64_t limit
     for (unsigned i = 0; i < JOB_LINKS; i++)
         worker->links[i].limit = limits[i];
     worker_put_off_deadlines(worker);
-    tell_limits(worker);
+    worker_tell_limits(worker);
 }
 
 void workers_start(struct workers *workers)

@@ -228,6 +228,28 @@ static void a_job_under_way_has_longer_once_its_link_is_slowed_down_and_never_le
     assert_int_equal(flight->takes_ms, 2000);
 }
 
+static void limits_that_change_while_a_worker_starts_reach_it(void **state)
+{
+    struct worker *worker = workers->list[0];
+
+    (void)state;
+    workers_start(workers);
+    while (worker->state == WORKER_DOWN)
+        uv_run(&loop, UV_RUN_NOWAIT);
+    workers_limit(workers, 0, slow_up);
+    assert_true(worker->limits_changed || worker->limiting);
+    while (worker->state != WORKER_READY || worker->limiting)
+        uv_run(&loop, UV_RUN_ONCE);
+    assert_int_equal(worker->limit.request.limit.limits[JOB_LINK_HOST_TO_DEVICE], 2 * MB);
+    workers_limit(workers, 0, slower_up);
+    workers_limit(workers, 0, unlimited); /* while it is being told: once more */
+    assert_true(worker->limiting && worker->limits_changed);
+    while (worker->limiting)
+        uv_run(&loop, UV_RUN_ONCE);
+    assert_int_equal(worker->limit.request.limit.limits[JOB_LINK_HOST_TO_DEVICE], 0);
+    assert_int_equal(worker->limit.error, 0);
+}
+
 static void a_limit_that_asks_for_years_has_a_deadline_all_the_same(void **state)
 {
     static const uint64_t crawl[JOB_LINKS] = {1, 1, 1, 1};
@@ -249,6 +271,7 @@ int main(int argc, char **argv)
         CASE(a_job_that_is_cancelled_in_the_queue_leaves_those_behind_it),
         CASE(a_job_has_as_long_as_the_limit_of_its_link_asks_for),
         CASE(a_job_under_way_has_longer_once_its_link_is_slowed_down_and_never_less),
+        CASE(limits_that_change_while_a_worker_starts_reach_it),
         CASE(a_limit_that_asks_for_years_has_a_deadline_all_the_same),
     };
 
