@@ -58,6 +58,8 @@ static unsigned engine_of(const struct job *job)
         return engine_of_link[job_link_of(job->opcode, &job->request)];
     case JOB_FILE:
         return FILES;
+    case JOB_CREATE: /* where the disk does not answer, memory is made all the same */
+        return job->request.create.kind == JOB_EXTENT_DISK ? DISK_WRITE : ADMIN;
     case JOB_ENCODE:
     case JOB_DECODE:
         return COMPUTE;
@@ -112,7 +114,8 @@ static void perform(struct job *job)
         start(job);
         break;
     case JOB_CREATE:
-        wait_for_releases();
+        if (job->request.create.kind != JOB_EXTENT_DISK)
+            wait_for_releases();
         job_create(job, control.state_dir);
         break;
     case JOB_DESTROY:

@@ -1,4 +1,5 @@
-"""A FUSE file system with one file, `file`, whose reads are never answered: what a server that went away looks like.
+"""A FUSE file system with one file, `file`, whose reads are never answered, nor who makes another: what a server that went
+away looks like.
 usage: silent_fs.py MOUNTPOINT SIZE; says "mounted", and ends when it is killed or unmounted."""
 import ctypes
 import os
@@ -7,7 +8,7 @@ import sys
 import time
 
 FORGET, GETATTR, OPEN, READ, STATFS, INIT, OPENDIR, INTERRUPT, BATCH_FORGET = 2, 3, 14, 15, 17, 26, 27, 36, 42
-LOOKUP, RELEASE, FLUSH = 1, 18, 25
+LOOKUP, RELEASE, FLUSH, TMPFILE = 1, 18, 25, 51
 ENOSYS = 38
 
 
@@ -30,7 +31,7 @@ def answer(opcode, node, size):
         return struct.pack("<5Q4I6I", 1 << 20, 1 << 20, 1 << 20, 1, 1, 4096, 255, 4096, 0, *[0] * 6)
     if opcode in (RELEASE, FLUSH):
         return b""
-    return None if opcode in (READ, FORGET, BATCH_FORGET, INTERRUPT) else ENOSYS
+    return None if opcode in (READ, TMPFILE, FORGET, BATCH_FORGET, INTERRUPT) else ENOSYS
 
 
 def serve(device, size):

@@ -1,5 +1,6 @@
 """System calls that are refused or fail in the middle (FAULTS 19, 20), by a seccomp filter that the daemon and its workers
 are started under."""
+import contextlib
 import os
 import platform
 import resource
@@ -127,21 +128,28 @@ def test_a_worker_without_memory_to_map_refuses_with_a_reason_and_serves_when_th
 
 # ---- A client's file where nobody answers ----
 
-@pytest.fixture
-def silent_file(tmp_path):
-    """Its size is known, its reads are never answered."""
-    where = tmp_path / "silent"
-    where.mkdir()
+@contextlib.contextmanager
+def silent(where):
+    """A file system there that answers nobody who reads its file or makes another."""
     server = subprocess.Popen([sys.executable, str(ROOT / "tests" / "flow" / "silent_fs.py"), str(where), str(MIB)],
                               stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
         if server.stdout.readline() != "mounted\n":
             pytest.skip(f"no FUSE here: {server.stderr.read()}")
-        yield where / "file"
+        yield
     finally:
         server.kill()
         server.communicate()
         subprocess.run(["umount", "-l", str(where)], check=False)
+
+
+@pytest.fixture
+def silent_file(tmp_path):
+    """Its size is known, its reads are never answered."""
+    where = tmp_path / "silent"
+    where.mkdir()
+    with silent(where):
+        yield where / "file"
 
 
 @root_only
@@ -164,4 +172,30 @@ def test_a_file_where_nobody_answers_holds_up_its_own_client_alone_and_not_for_e
                     and daemon.rpc("hbm.devices")[0]["worker_pid"] != worker, 20)
     assert hash_of(daemon, "w") == before and get(daemon, "w") == DATA and serves(daemon)
     assert os.path.exists(f"/proc/{worker}")
+    sweep(daemon)
+
+
+@root_only
+def test_a_disk_where_nobody_answers_holds_up_what_goes_there_alone_and_not_for_ever(make_daemon):
+    """FAULTS 20, 24."""
+    daemon = make_daemon(config="worker_patience_seconds = 4\n").start()
+    put(daemon, "w", DATA)
+    before = hash_of(daemon, "w")
+    worker = daemon.rpc("hbm.devices")[0]["worker_pid"]
+    with silent(daemon.state_dir):
+        stuck = subprocess.Popen([str(BUILD / "hbmctl"), "--runtime-dir", str(daemon.runtime_dir), "offload", "w", "--to", "disk"],
+                                 stderr=subprocess.PIPE, text=True)
+        daemon.wait_for(lambda: [op for op in daemon.rpc("hbm.ops") if op["verb"] == "offload"])
+        put(daemon, "other", DATA[::-1])  # memory is made meanwhile, files are read, and moves to other tiers go on
+        ctl_done(daemon, "offload", "other", "--to", "host")
+        ctl_done(daemon, "restore", "other")
+        assert stuck.poll() is None
+        _, error = stuck.communicate(timeout=20)
+        assert stuck.returncode == 1 and "in time" in error, error
+        daemon.wait_for(lambda: daemon.rpc("hbm.devices")[0]["state"] == "ready"
+                        and daemon.rpc("hbm.devices")[0]["worker_pid"] != worker, 20)
+        assert tier_of(daemon, "w") == "device" and used(daemon, "disk") == 0
+        assert hash_of(daemon, "w") == before and get(daemon, "other") == DATA[::-1] and serves(daemon)
+    ctl_done(daemon, "offload", "w", "--to", "disk")
+    assert get(daemon, "w") == DATA
     sweep(daemon)

@@ -878,7 +878,7 @@ static void a_thousand_jobs_leave_the_fds_as_they_were(void **state)
         expect(ask_copy(&worker, &a, &disk, (struct ask_range){0, 0, 8192}, JOB_CHECKSUM, &hash), 0);
         expect(ask_copy(&worker, &disk, &a, (struct ask_range){0, 4097, 8192}, 0, NULL), HBM_E_BAD_REQUEST);
         expect(ask_hash(&worker, &disk, 0, 8192, &hash), 0);
-        expect(ask_create(&worker, i % 2 ? JOB_EXTENT_DISK : JOB_EXTENT_HOST, 4096, &e), 0);
+        expect(ask_create(&worker, i % 2 ? JOB_EXTENT_HOST : JOB_EXTENT_DISK, 4096, &e), 0);
         drop(&e);
     }
     assert_int_equal(fds_of_worker(), before);
