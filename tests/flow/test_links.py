@@ -1,11 +1,15 @@
 """A device's links: what goes over them, how much of it may, and moves that end between two chunks (FAULTS 14, 18, 20;
 CASES 15). A limit of one byte a second is one that a second chunk does not get past."""
+import contextlib
 import os
 import re
+import select
 import signal
+import subprocess
 
 import pytest
 
+from conftest import BUILD
 from helpers import MIB, ctl_done, ctl_json, get, hash_of, host_only, put, spill_fds, sweep, tier_of, used
 
 CHUNK = 16 * MIB
@@ -130,6 +134,28 @@ def test_what_the_disk_is_used_by_is_told(make_daemon):
     [row] = daemon.rpc("hbm.devices")
     assert row["disk_io"]["past_page_cache"] in (True, False)
     assert ("page cache" in ctl_done(daemon, "devices")) != row["disk_io"]["past_page_cache"]
+
+
+@host_only
+@pytest.mark.parametrize("waits", [False, True], ids=["the verb itself", "wait"])
+def test_who_watches_a_long_move_sees_how_far_it_is_and_how_long_it_has_to_go(make_daemon, waits):
+    daemon = make_daemon(config="disk_write_limit = 1\n").start()
+    put(daemon, "w", DATA)
+    command = ["wait", begin(daemon, "offload", "w", "--to", "disk")] if waits else ["offload", "w", "--to", "disk"]
+    ours, theirs = os.openpty()
+    watched = subprocess.Popen([str(BUILD / "hbmctl"), "--runtime-dir", str(daemon.runtime_dir), *command],
+                               stdout=subprocess.DEVNULL, stderr=theirs)
+    os.close(theirs)
+    shown = b""
+    while not re.search(rb"33 %  16\.0 MiB of 48\.0 MiB  \S+ .B/s  \S+ \S+ left", shown):
+        shown += os.read(ours, 4096)
+    configure(daemon, "")
+    while watched.poll() is None:
+        if select.select([ours], [], [], 0.1)[0]:
+            with contextlib.suppress(OSError):
+                os.read(ours, 4096)
+    os.close(ours)
+    assert watched.returncode == 0 and tier_of(daemon, "w") == "disk" and get(daemon, "w") == DATA
 
 
 def at_every_chunk(action):
