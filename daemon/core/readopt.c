@@ -83,6 +83,23 @@ static void say_lost(struct core *core, const struct arena *arena)
                "after a restart, the contents of %s did not come back", names);
 }
 
+static bool has_no_arena(const struct lease *lease)
+{
+    for (uint32_t i = 0; i < lease->n_mappings; i++)
+        if (!lease->mappings[i]->arena)
+            return true;
+    return false;
+}
+
+/* What they map is told by their rows alone from now on. */
+static void put_leases_without_arena(struct core *core)
+{
+    list_for_each (node, &core->sessions)
+        list_for_each (inner, &list_entry(node, struct session, node)->leases)
+            if (has_no_arena(list_entry(inner, struct lease, node)))
+                ledger_put_lease(core, list_entry(inner, struct lease, node));
+}
+
 /* What was kept by nothing but what did not come back, and arenas that no buffer came back for. */
 static void release_unkept(struct core *core, struct rows rows)
 {
@@ -101,8 +118,10 @@ static void release_unkept(struct core *core, struct rows rows)
         if (model)
             model_release(model);
     }
+    bool retired = false;
     list_for_each_safe (node, &core->arenas) {
         struct arena *arena = list_entry(node, struct arena, node);
+        retired |= list_empty(&arena->buffers) && arena_is_leased(arena);
         if (list_empty(&arena->buffers))
             arena_free(arena);
         else if (arena->extent->lost)
@@ -110,6 +129,8 @@ static void release_unkept(struct core *core, struct rows rows)
         else if (!arena_is_leased(arena))
             arena_unmapped(arena);
     }
+    if (retired)
+        put_leases_without_arena(core);
     /* Each extent was adopted with a ref of nobody's: now it is a lease's or an arena's, or it goes. */
     for (size_t i = 0; i < rows.n; i++)
         if (rows.at[i].type == LEDGER_EXTENT)
