@@ -86,13 +86,20 @@ void codec_receipt_of(const struct codec_tally *tally, uint64_t elements, struct
     receipt->nonfinite = tally->nonfinite;
 }
 
-void codec_encode_host(const struct codec_job *job, struct hbm_receipt *receipt)
+void codec_tally_host(const struct codec_job *job, struct codec_tally *tally)
 {
     struct codec_view view = codec_view_of(job);
-    struct codec_tally tally = {0};
 
-    reference_of(job->encoding.codec)->encode(job, &view, &tally);
-    codec_receipt_of(&tally, view.count, receipt);
+    *tally = (struct codec_tally){0};
+    reference_of(job->encoding.codec)->encode(job, &view, tally);
+}
+
+void codec_encode_host(const struct codec_job *job, struct hbm_receipt *receipt)
+{
+    struct codec_tally tally;
+
+    codec_tally_host(job, &tally);
+    codec_receipt_of(&tally, codec_view_of(job).count, receipt);
 }
 
 void codec_decode_host(const struct codec_job *job)

@@ -41,6 +41,9 @@ bool codec_supported(unsigned dtype, const struct hbm_encoding *encoding, const 
 
 /* Reference, on host memory, single-threaded. encode fills *receipt except seconds and bytes_*. */
 void codec_encode_host(const struct codec_job *job, struct hbm_receipt *receipt);
+/* The same for a part of a tensor, whose sums are added up by the caller (kernels/tally.h). */
+struct codec_tally;
+void codec_tally_host(const struct codec_job *job, struct codec_tally *tally);
 void codec_decode_host(const struct codec_job *job);
 
 /* CUDA, on device memory, asynchronous on `stream` (a cudaStream_t). Return a cudaError_t as int.

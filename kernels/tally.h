@@ -22,6 +22,17 @@ struct codec_tally {
 /* Fills *receipt except seconds and bytes_*. */
 void codec_receipt_of(const struct codec_tally *tally, uint64_t elements, struct hbm_receipt *receipt);
 
+/* What another part of the same tensor came to. */
+static inline void codec_tally_join(struct codec_tally *tally, const struct codec_tally *part)
+{
+    tally->signal += part->signal;
+    tally->noise += part->noise;
+    tally->clipped += part->clipped;
+    tally->nonfinite += part->nonfinite;
+    if (part->max_error > tally->max_error)
+        tally->max_error = part->max_error;
+}
+
 static inline void codec_tally_add(struct codec_tally *tally, float x, float stored, bool clipped)
 {
     if (!element_finite(x)) {

@@ -31,6 +31,10 @@ enum job_link job_link_of(unsigned opcode, const union job_request *request)
 {
     const struct job_copy_request *copy = &request->copy;
 
+    if (opcode == JOB_PACK)
+        return request->pack.packed.kind == JOB_EXTENT_DISK ? JOB_LINK_DISK_WRITE : JOB_LINK_DEVICE_TO_HOST;
+    if (opcode == JOB_UNPACK)
+        return request->unpack.packed.kind == JOB_EXTENT_DISK ? JOB_LINK_DISK_READ : JOB_LINK_HOST_TO_DEVICE;
     if (opcode == JOB_HASH)
         return request->hash.extent.kind == JOB_EXTENT_DISK ? JOB_LINK_DISK_READ : JOB_LINK_NONE;
     if (opcode != JOB_COPY)

@@ -37,6 +37,17 @@ struct job_range {
     uint64_t bytes;
 };
 
+/* A run of a packed extent. Elements of one buffer between their raw form and the packed one (data, then scales), or with
+ * encoding RAW dims[2] bytes as they are. dims: PER_CHANNEL outer, channels, inner (axis 1); PER_GROUP 1, rows, last axis;
+ * else 1, 1, elements. */
+struct job_piece {
+    uint64_t raw_offset, data_offset, scale_offset;
+    uint64_t dims[3];
+    struct hbm_encoding encoding;
+    uint32_t dtype; /* of the raw side */
+    uint32_t receipt; /* which of the receipts it counts for */
+};
+
 /* A process that the driver names as using the device. */
 struct job_holder {
     uint32_t pid;
@@ -105,7 +116,7 @@ struct job_row {
     unsigned fds_in_max, fds_out_max;
 };
 
-#define JOB_OPCODES 14
+#define JOB_OPCODES 16
 /* NULL for an opcode that is none. */
 const struct job_row *job_row(unsigned opcode);
 /* The link that a job keeps busy; of several the slowest. */

@@ -19,6 +19,10 @@ static uint64_t job_bytes(const struct job *job)
         return job->request.create.size; /* zeroed */
     case JOB_COPY:
         return job->request.copy.bytes;
+    case JOB_PACK:
+        return job->request.pack.bytes;
+    case JOB_UNPACK:
+        return job->request.unpack.bytes;
     case JOB_ENCODE:
         return job->request.encode.source.size + job->request.encode.target.size;
     case JOB_DECODE:
@@ -29,6 +33,14 @@ static uint64_t job_bytes(const struct job *job)
         return job->request.file.extent.size;
     }
     return 0;
+}
+
+/* What is encoded or decoded besides, before or after it goes over the link. */
+static uint64_t coded_bytes(const struct job *job)
+{
+    return job->opcode == JOB_PACK     ? job->request.pack.raw.size
+           : job->opcode == JOB_UNPACK ? job->request.unpack.raw.size
+                                       : 0;
 }
 
 static struct flight *flight_of(struct worker *worker, uint32_t serial)
@@ -44,7 +56,7 @@ static uint64_t time_for(const struct worker *worker, const struct flight *fligh
 {
     uint64_t limit = flight->link == JOB_LINK_NONE ? 0 : worker->links[flight->link].limit;
     double a_ms = limit && limit < WORKER_BYTES_A_MS * 1000u ? (double)limit / 1000 : (double)WORKER_BYTES_A_MS;
-    double ms = (double)flight->bytes / a_ms;
+    double ms = (double)flight->bytes / a_ms + (double)coded_bytes(flight->job) / (double)WORKER_BYTES_A_MS;
 
     return ms < (double)WORKER_LONGEST_MS ? (uint64_t)ms : WORKER_LONGEST_MS;
 }

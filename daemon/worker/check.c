@@ -4,6 +4,7 @@
 
 #include "daemon/worker/disk.h"
 #include "daemon/worker/file_plan.h"
+#include "daemon/worker/pack_plan.h"
 #include "proto/jobs.h"
 
 #define BAD(...) fail(failure, HBM_E_BAD_REQUEST, __VA_ARGS__)
@@ -54,6 +55,42 @@ static int check_copy(const struct job_copy_request *r, unsigned *fds, struct fa
     return r->target.kind == JOB_EXTENT_DEVICE ? 0 : BAD("a copy makes no target of kind %u", r->target.kind);
 }
 
+/* Between memory of the device and a host or disk extent; the pieces are looked at when they are mapped. */
+static int check_packing(const struct job_extent *raw, const struct job_extent *packed, uint64_t bytes, uint32_t n_pieces,
+                         uint32_t n_receipts, unsigned *fds, struct failure *failure)
+{
+    if (check_extent(raw, fds, failure) || check_extent(packed, fds, failure) || check_range(packed, 0, bytes, failure))
+        return failure->error;
+    ++*fds;
+    if (raw->kind != JOB_EXTENT_DEVICE && raw->kind != JOB_EXTENT_CUDA_IPC)
+        return BAD("an extent of kind %u is not packed", raw->kind);
+    if (packed->kind != JOB_EXTENT_HOST && packed->kind != JOB_EXTENT_DISK)
+        return BAD("nothing is packed into an extent of kind %u", packed->kind);
+    if (packed->kind == JOB_EXTENT_DISK && bytes % DISK_ALIGN)
+        return BAD("%llu bytes of a disk extent are no whole blocks", (unsigned long long)bytes);
+    if (!bytes || !n_pieces || n_pieces > PACK_PIECES_MAX || n_receipts > n_pieces)
+        return BAD("%llu bytes, %u pieces and %u receipts", (unsigned long long)bytes, n_pieces, n_receipts);
+    return 0;
+}
+
+static int check_pack(const struct job_pack_request *r, unsigned *fds, struct failure *failure)
+{
+    if (r->flags & ~JOB_CHECKSUM)
+        return BAD("unknown flags %#x", r->flags);
+    return check_packing(&r->raw, &r->packed, r->bytes, r->n_pieces, r->n_receipts, fds, failure);
+}
+
+static int check_unpack(const struct job_unpack_request *r, unsigned *fds, struct failure *failure)
+{
+    if (r->flags & ~(JOB_CHECKSUM | JOB_VERIFY | JOB_MAKE_TARGET))
+        return BAD("unknown flags %#x", r->flags);
+    if (check_packing(&r->raw, &r->packed, r->bytes, r->n_pieces, r->n_receipts, fds, failure) ||
+        !(r->flags & JOB_MAKE_TARGET))
+        return failure->error;
+    --*fds;
+    return r->raw.kind == JOB_EXTENT_DEVICE ? 0 : BAD("unpacking makes no memory of kind %u", r->raw.kind);
+}
+
 static int check_file(const struct job_file_request *r, unsigned *fds, struct failure *failure)
 {
     *fds = 2;
@@ -84,6 +121,10 @@ static int check_request(unsigned opcode, const union job_request *r, unsigned *
         return r->destroy.kind > JOB_EXTENT_DISK ? BAD("no extent is of kind %u", r->destroy.kind) : 0;
     case JOB_COPY:
         return check_copy(&r->copy, fds, failure);
+    case JOB_PACK:
+        return check_pack(&r->pack, fds, failure);
+    case JOB_UNPACK:
+        return check_unpack(&r->unpack, fds, failure);
     case JOB_ENCODE:
         return check_extent(&r->encode.source, fds, failure) ? failure->error
                                                              : check_extent(&r->encode.target, fds, failure);

@@ -54,6 +54,8 @@ static unsigned engine_of(const struct job *job)
         if (job->request.copy.flags & JOB_TO_PEER)
             return DOWN;
         /* fall through */
+    case JOB_PACK:
+    case JOB_UNPACK:
     case JOB_HASH:
         return engine_of_link[job_link_of(job->opcode, &job->request)];
     case JOB_FILE:
@@ -125,6 +127,14 @@ static void perform(struct job *job)
         if (job->request.copy.flags & JOB_MAKE_TARGET)
             wait_for_releases();
         with_memory(job, job_copy);
+        break;
+    case JOB_PACK:
+        with_memory(job, job_pack);
+        break;
+    case JOB_UNPACK:
+        if (job->request.unpack.flags & JOB_MAKE_TARGET)
+            wait_for_releases();
+        with_memory(job, job_unpack);
         break;
     case JOB_ENCODE:
         with_memory(job, job_encode);

@@ -9,6 +9,7 @@
 
 #include "daemon/worker/failure.h"
 #include "kernels/codec.h"
+#include "kernels/tally.h"
 #include "proto/jobs.h"
 
 /* One line a device, `UUID<TAB>NAME<TAB>TOTAL_BYTES`. A machine without the device gets no line. */
@@ -76,3 +77,15 @@ void device_unpin(void *bytes);
 /* Codecs on mapped addresses. encode fills the receipt but for bytes_*. */
 int device_encode(const struct codec_job *job, struct hbm_receipt *receipt, struct failure *failure);
 int device_decode(const struct codec_job *job, struct failure *failure);
+
+/* What a pipeline is made of: queued on a stream, and done when a mark behind it is. The codecs' own work, the sums that
+ * an encoder leaves, and what else passes through lie in scratch memory of the device's; tallies come down by
+ * device_copy. */
+int device_scratch_new(uint64_t bytes, unsigned char **scratch, struct failure *failure);
+void device_scratch_free(unsigned char *scratch, uint64_t bytes);
+int device_clear(enum device_stream stream, void *target, size_t bytes, struct failure *failure);
+/* What is queued on the stream from now on waits for the mark. */
+int device_after(enum device_stream stream, const struct device_mark *mark, struct failure *failure);
+int device_encode_queued(enum device_stream stream, const struct codec_job *job, struct codec_tally *tally,
+                         struct failure *failure);
+int device_decode_queued(enum device_stream stream, const struct codec_job *job, struct failure *failure);

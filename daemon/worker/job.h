@@ -47,6 +47,8 @@ uint64_t monotonic_ns(void);
 void job_copy(struct job *job);
 void job_hash(struct job *job);
 void job_file(struct job *job);
+void job_pack(struct job *job);
+void job_unpack(struct job *job);
 void job_encode(struct job *job);
 void job_decode(struct job *job);
 void job_create(struct job *job, const char *state_dir);

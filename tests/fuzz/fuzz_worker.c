@@ -56,6 +56,32 @@ static int take_ranges(struct input *in, uint32_t *n)
     return memfd_sealed("ranges", ranges, sizeof(ranges[0]) * (*n < 4 ? *n : 4));
 }
 
+/* Near enough to what a codec takes to get past the first look, mostly. */
+static int take_pieces(struct input *in, uint32_t *n)
+{
+    static const uint32_t dtypes[] = {HBM_F32, HBM_F16, HBM_BF16, HBM_U8};
+    struct job_piece list[4] = {0};
+
+    *n = *n % 5;
+    for (unsigned i = 0; i < *n && i < 4; i++) {
+        struct job_piece *piece = &list[i];
+        uint8_t choice = take_byte(in);
+        for (uint64_t *field = &piece->raw_offset; field <= &piece->dims[2]; field++)
+            *field = choice & 0x80 ? take_number(in) : take_byte(in);
+        if (!(choice & 0x40)) {
+            piece->raw_offset *= 4;
+            piece->data_offset *= HBM_ALIGN;
+            piece->scale_offset *= HBM_ALIGN;
+        }
+        piece->encoding = (struct hbm_encoding){
+            .codec = choice & 3, .granularity = choice >> 2 & 3, .axis = 1, .group = take_byte(in)};
+        piece->encoding.stored = (uint8_t)hbm_codec_stored_dtype(piece->encoding.codec);
+        piece->dtype = dtypes[choice >> 4 & 3];
+        piece->receipt = take_byte(in) & 1;
+    }
+    return memfd_sealed("pieces", list, sizeof(list[0]) * (*n < 4 ? *n : 4));
+}
+
 #define JOB(NAME, opcode, name, fds_in, fds_out)                                                                   \
     static void fill_##name(struct input *in, struct job_##name##_request *request)                                \
     {                                                                                                              \
@@ -88,6 +114,18 @@ static void dress(struct input *in, uint32_t opcode, union job_request *request,
     case JOB_COPY:
         take_extent(in, &request->copy.source, fds, n);
         take_extent(in, &request->copy.target, fds, n);
+        break;
+    case JOB_PACK:
+        take_extent(in, &request->pack.raw, fds, n);
+        take_extent(in, &request->pack.packed, fds, n);
+        fds[(*n)++] = take_pieces(in, &request->pack.n_pieces);
+        request->pack.n_receipts %= 3;
+        break;
+    case JOB_UNPACK:
+        take_extent(in, &request->unpack.raw, fds, n);
+        take_extent(in, &request->unpack.packed, fds, n);
+        fds[(*n)++] = take_pieces(in, &request->unpack.n_pieces);
+        request->unpack.n_receipts %= 3;
         break;
     case JOB_ENCODE:
         take_extent(in, &request->encode.source, fds, n);

@@ -34,6 +34,7 @@ static void drop(void)
     staging_drop();
     keep_drop();
     hashes_drop();
+    scratch_drop();
     for (unsigned i = 0; i < DEVICE_STREAMS; i++) {
         if (context.streams[i])
             runtime_note("cudaStreamDestroy", cudaStreamDestroy(context.streams[i]));

@@ -21,6 +21,9 @@ void keep_drop(void);
 /* hash.c: frees what no job uses. */
 void hashes_drop(void);
 
+/* scratch.c: likewise. */
+void scratch_drop(void);
+
 /* block.c: cudaMalloc blocks, the only memory that lives in this process. */
 int block_create(uint64_t size, struct job_create_reply *reply, struct failure *failure);
 int block_destroy(uint64_t token, struct failure *failure);

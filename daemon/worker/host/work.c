@@ -1,4 +1,5 @@
 /* Copies and codecs of the host device. A copy is over when its call returns, so marks have nothing to wait for. */
+#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
@@ -79,6 +80,46 @@ int device_encode(const struct codec_job *job, struct hbm_receipt *receipt, stru
 int device_decode(const struct codec_job *job, struct failure *failure)
 {
     (void)failure;
+    codec_decode_host(job);
+    return 0;
+}
+
+int device_scratch_new(uint64_t bytes, unsigned char **scratch, struct failure *failure)
+{
+    *scratch = aligned_alloc(64, (bytes + 63) / 64 * 64);
+    return *scratch ? 0 : fail(failure, HBM_E_NO_MEMORY, "%llu bytes to pack through", (unsigned long long)bytes);
+}
+
+void device_scratch_free(unsigned char *scratch, uint64_t bytes)
+{
+    (void)bytes;
+    free(scratch);
+}
+
+int device_clear(enum device_stream stream, void *target, size_t bytes, struct failure *failure)
+{
+    (void)stream, (void)failure;
+    memset(target, 0, bytes);
+    return 0;
+}
+
+int device_after(enum device_stream stream, const struct device_mark *mark, struct failure *failure)
+{
+    (void)stream, (void)mark, (void)failure;
+    return 0;
+}
+
+int device_encode_queued(enum device_stream stream, const struct codec_job *job, struct codec_tally *tally,
+                         struct failure *failure)
+{
+    (void)stream, (void)failure;
+    codec_tally_host(job, tally);
+    return 0;
+}
+
+int device_decode_queued(enum device_stream stream, const struct codec_job *job, struct failure *failure)
+{
+    (void)stream, (void)failure;
     codec_decode_host(job);
     return 0;
 }

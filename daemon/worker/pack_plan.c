@@ -1,0 +1,156 @@
+#include "daemon/worker/pack_plan.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "daemon/worker/checksum.h"
+#include "proto/memfd.h"
+
+#define RANK 3
+
+uint64_t piece_raw_bytes(const struct job_piece *piece)
+{
+    return piece_elements(piece) * (piece_is_encoded(piece) ? hbm_dtype_bits(piece->dtype) / 8 : 1);
+}
+
+struct codec_job piece_codec(const struct job_piece *piece)
+{
+    struct codec_job job = {.rank = RANK, .dtype = piece->dtype, .encoding = piece->encoding};
+
+    memcpy(job.dims, piece->dims, sizeof(piece->dims));
+    return job;
+}
+
+static bool lies_in(uint64_t offset, uint64_t bytes, uint64_t from, uint64_t to)
+{
+    return offset >= from && offset <= to && bytes <= to - offset;
+}
+
+/* Of a piece that codec_supported takes, or that is copied: sizes that do not overflow. False else. */
+static bool measure(const struct job_piece *piece, uint64_t *raw, uint64_t *data, uint64_t *scale)
+{
+    const struct hbm_encoding *e = &piece->encoding;
+    uint64_t units = 0;
+
+    *scale = 0;
+    if (!piece_is_encoded(piece)) {
+        bool counts = hbm_shape_elements(piece->dims, RANK, raw);
+        *data = *raw;
+        return counts;
+    }
+    return codec_supported(piece->dtype, e, piece->dims, RANK) &&
+           (e->granularity != HBM_PER_CHANNEL || e->axis == 1) &&
+           hbm_shape_bytes(piece->dims, RANK, piece->dtype, raw) && hbm_shape_bytes(piece->dims, RANK, e->stored, data) &&
+           (!hbm_codec_scale_bytes(e->codec) || (hbm_encoding_units(e, piece->dims, RANK, &units) &&
+                                                 !__builtin_mul_overflow(units, sizeof(float), scale)));
+}
+
+uint64_t piece_packed_bytes(const struct job_piece *piece)
+{
+    uint64_t raw, data, scale;
+
+    measure(piece, &raw, &data, &scale);
+    return data + scale;
+}
+
+/* *end: of what is packed so far. */
+static bool fits(const struct job_piece *piece, uint32_t n_receipts, uint64_t raw_size, uint64_t bytes, uint64_t *end)
+{
+    uint64_t raw, data, scale;
+
+    if (!measure(piece, &raw, &data, &scale) || !raw || !lies_in(piece->raw_offset, raw, 0, raw_size) ||
+        !lies_in(piece->data_offset, data, *end, bytes))
+        return false;
+    *end = piece->data_offset + data;
+    if (!piece_is_encoded(piece))
+        return true;
+    if (piece->receipt >= n_receipts || piece->data_offset % HBM_ALIGN || piece->raw_offset % (hbm_dtype_bits(piece->dtype) / 8))
+        return false;
+    if (!scale)
+        return true;
+    if (piece->scale_offset % HBM_ALIGN || !lies_in(piece->scale_offset, scale, *end, bytes))
+        return false;
+    *end = piece->scale_offset + scale;
+    return true;
+}
+
+static uint64_t piece_end(const struct job_piece *piece)
+{
+    uint64_t raw, data, scale;
+
+    measure(piece, &raw, &data, &scale);
+    return scale ? piece->scale_offset + scale : piece->data_offset + data;
+}
+
+/* Takes pieces until none crosses the end of the batch. */
+static uint32_t cut_batch(const struct pack_plan *plan, uint32_t first, uint64_t bytes, struct pack_batch *batch)
+{
+    uint64_t end = batch->offset + CHECKSUM_CHUNK;
+    uint32_t at = first;
+
+    batch->first = first;
+    for (; at < plan->n_pieces && plan->pieces[at].data_offset < end; at++) {
+        uint64_t reach = (piece_end(&plan->pieces[at]) + CHECKSUM_CHUNK - 1) / CHECKSUM_CHUNK * CHECKSUM_CHUNK;
+        if (reach > end)
+            end = reach;
+    }
+    batch->n = at - first;
+    batch->bytes = (end < bytes ? end : bytes) - batch->offset;
+    return at;
+}
+
+static void cut(struct pack_plan *plan, uint64_t bytes)
+{
+    uint32_t at = 0;
+
+    for (uint64_t offset = 0; offset < bytes; plan->n_batches++) {
+        struct pack_batch *batch = &plan->batches[plan->n_batches];
+        *batch = (struct pack_batch){.offset = offset};
+        at = cut_batch(plan, at, bytes, batch);
+        offset += batch->bytes;
+    }
+}
+
+static int load(struct pack_plan *plan, int fd, uint32_t n, struct failure *failure)
+{
+    size_t size, wanted = n * sizeof(struct job_piece);
+    void *bytes = memfd_map_sealed(fd, wanted, &size);
+
+    if (!bytes)
+        return fail(failure, HBM_E_BAD_REQUEST, "the pieces are no sealed memfd of %u pieces: %s", n, strerror(errno));
+    plan->pieces = size == wanted ? malloc(size) : NULL;
+    if (plan->pieces)
+        memcpy(plan->pieces, bytes, size);
+    munmap(bytes, size);
+    if (size != wanted)
+        return fail(failure, HBM_E_BAD_REQUEST, "the memfd of pieces has %zu bytes, not %zu", size, wanted);
+    plan->n_pieces = n;
+    return plan->pieces ? 0 : fail(failure, HBM_E_SYSTEM, "out of memory for %u pieces", n);
+}
+
+int pack_plan_make(struct pack_plan *plan, int pieces_fd, uint32_t n_pieces, uint32_t n_receipts, uint64_t raw_size,
+                   uint64_t bytes, struct failure *failure)
+{
+    uint64_t end = 0;
+
+    *plan = (struct pack_plan){0};
+    if (load(plan, pieces_fd, n_pieces, failure))
+        return failure->error;
+    for (uint32_t i = 0; i < n_pieces; i++)
+        if (!fits(&plan->pieces[i], n_receipts, raw_size, bytes, &end))
+            return fail(failure, HBM_E_BAD_REQUEST, "piece %u is none that a codec takes, or reaches beyond its place", i);
+    plan->batches = calloc(checksum_chunks(bytes), sizeof(*plan->batches));
+    if (!plan->batches)
+        return fail(failure, HBM_E_SYSTEM, "out of memory for %llu batches", (unsigned long long)checksum_chunks(bytes));
+    cut(plan, bytes);
+    return 0;
+}
+
+void pack_plan_free(struct pack_plan *plan)
+{
+    free(plan->pieces);
+    free(plan->batches);
+    *plan = (struct pack_plan){0};
+}
