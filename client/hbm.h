@@ -261,6 +261,7 @@ struct hbm_compress {
     unsigned codec; /* enum hbm_codec */
     unsigned granularity, axis, group;
     int copy;           /* 0: replace */
+    int park;           /* not now: whenever it leaves the device, and decoded on the way back; nothing moves yet */
     double min_sqnr_db; /* 0: no bound */
     double max_error;   /* 0: no bound */
 };

@@ -36,7 +36,7 @@ static inline bool wire_priority(uint32_t flags, uint32_t none, uint32_t *priori
 }
 
 /* Compress: what becomes of the original. */
-enum wire_mode { WIRE_MODE_REPLACE = 0, WIRE_MODE_COPY = 1 };
+enum wire_mode { WIRE_MODE_REPLACE = 0, WIRE_MODE_COPY = 1, WIRE_MODE_PARK = 2 };
 
 enum wire_op_state { WIRE_OP_QUEUED = 0, WIRE_OP_RUNNING = 1, WIRE_OP_DONE = 2, WIRE_OP_FAILED = 3, WIRE_OP_CANCELLED = 4 };
 

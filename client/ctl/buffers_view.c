@@ -14,6 +14,19 @@ static const cJSON *member(const cJSON *row, const char *name)
     return cJSON_GetObjectItemCaseSensitive(row, name);
 }
 
+/* What it is to those who attach it, and how it lies meanwhile. */
+static void encoding_cell(struct grid *grid, const cJSON *row)
+{
+    const cJSON *parked = member(row, "parked"), *parks_as = member(row, "parks_as");
+
+    if (cJSON_IsString(parked))
+        grid_cell(grid, "raw, parked as %s", parked->valuestring);
+    else if (cJSON_IsString(parks_as))
+        grid_cell(grid, "raw, parks as %s", parks_as->valuestring);
+    else
+        grid_member(grid, row, "encoding");
+}
+
 void show_buffers(const struct cli *cli, const cJSON *buffers)
 {
     static const char *const titles[] = {"NAME", "ID",       ">SIZE",  "DTYPE",  "SHAPE",
@@ -33,7 +46,7 @@ void show_buffers(const struct cli *cli, const cJSON *buffers)
             grid_cell(&grid, "host, live");
         else
             grid_member(&grid, row, "tier");
-        grid_member(&grid, row, "encoding");
+        encoding_cell(&grid, row);
         grid_member(&grid, row, "handle");
         grid_take(&grid, cell_leases(member(row, "leases")));
     }

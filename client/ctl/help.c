@@ -17,10 +17,12 @@ static const struct {
     {NULL, "--device", "UUID or number of `hbmctl devices` (default: the first)"},
     {NULL, "--shared", "a name that every user sees (administrators)"},
     {NULL, "--replace", "take the place of a model of that name (default: refused)"},
+    {"sleep", "--codec", "encode all that can be for this sleep, whatever it parks as; lossy, and wake brings back what is left "
+                         "(default: as parked, else raw)"},
     {NULL, "--codec", "what the elements become"},
     {NULL, "--granularity", "what shares a scale (default channel; tensor for vectors)"},
     {NULL, "--calibrate", "how scales are chosen (default minmax)"},
-    {NULL, "--mode", "encode in place, or beside the original (default replace)"},
+    {NULL, "--mode", "encode in place, beside the original, or (park) whenever it leaves the device (default replace)"},
     {NULL, "--min-sqnr", "refuse a result under so many dB (default: no bound)"},
     {NULL, "--max-error", "refuse a result with a larger absolute error (default: no bound)"},
     {NULL, "--async", "print the operation's id and do not wait (default: wait)"},

@@ -116,8 +116,30 @@ static void clipped_cell(struct grid *grid, const cJSON *row)
         grid_cell(grid, "-");
 }
 
+/* Nothing has been encoded yet, and so nothing measured. */
+static void show_parked(const cJSON *rows)
+{
+    const cJSON *row;
+
+    cJSON_ArrayForEach(row, rows)
+    {
+        if (did_nothing(row))
+            continue;
+        _cleanup_free_ char *name = cell_text(member(row, "name"));
+        _cleanup_free_ char *form = cell_text(member(row, "parks_as"));
+        report_clean(name);
+        printf("%s: raw on the device, %s whenever it is off it\n", name, form);
+    }
+    print_skipped(rows);
+}
+
 void show_receipts(const struct cli *cli, const cJSON *rows)
 {
+    const char *mode = cli_value(cli, "--mode");
+
+    if (mode && !strcmp(mode, "park"))
+        return show_parked(rows);
+
     static const char *const titles[] = {"NAME",       "ENCODING", ">BEFORE", ">AFTER", ">RATIO", ">SQNR dB",
                                          ">MAX ERROR", ">CLIPPED", ">TIME",   ">GB/s",  NULL};
     const cJSON *row;
@@ -198,7 +220,7 @@ static void print_moved(const struct cli *cli, const cJSON *rows, const char *ti
     const char *device = cli_value(cli, "--device");
     const char *what = cli->n_words ? cli->words[0] : device ? "device " : "all devices";
     char text[UNITS_TEXT], time[UNITS_TEXT], speed[UNITS_TEXT];
-    double bytes = 0, seconds = 0, rate = 0, size;
+    double bytes = 0, seconds = 0, rate = 0, size, stored, lie = 0;
     unsigned n = 0;
     const cJSON *row;
 
@@ -210,6 +232,7 @@ static void print_moved(const struct cli *cli, const cJSON *rows, const char *ti
         n++;
         number(row, "size", &size);
         bytes += size;
+        lie += number(row, "stored_size", &stored) ? stored : size;
         number(row, "seconds", &seconds);
         number(row, "gb_per_s", &rate);
     }
@@ -222,6 +245,8 @@ static void print_moved(const struct cli *cli, const cJSON *rows, const char *ti
     }
     report_clean(name);
     printf("%s: %u buffer%s, %s ", name, n, n == 1 ? "" : "s", units_bytes(bytes, text));
+    if (lie < bytes)
+        printf("as %s ", units_bytes(lie, text));
     if (rate > 0) {
         printf("to %s", tier);
         if (rate * 1e9 * seconds < 0.99 * bytes)

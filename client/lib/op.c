@@ -144,7 +144,9 @@ int hbm_compress(hbm_session *session, const struct hbm_compress *spec, struct h
         .stored = (uint8_t)hbm_codec_stored_dtype(spec->codec),
         .group = spec->group,
     };
-    request.mode = spec->copy ? WIRE_MODE_COPY : WIRE_MODE_REPLACE;
+    if (spec->copy && spec->park)
+        return set_error(HBM_E_INVALID, "a compression makes a copy or parks, not both");
+    request.mode = spec->copy ? WIRE_MODE_COPY : spec->park ? WIRE_MODE_PARK : WIRE_MODE_REPLACE;
     request.min_sqnr_db = spec->min_sqnr_db;
     request.max_error = spec->max_error;
     if (spec->as)

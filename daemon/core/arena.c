@@ -74,7 +74,7 @@ struct arena *arena_get(struct core *core, uint64_t id)
 bool arena_is_resident(const struct arena *arena, bool in_place)
 {
     if (arena_tier(arena) == HBM_TIER_HOST)
-        return (arena->live || in_place) && arena->handle == HBM_HANDLE_FD && extent_is_shareable(arena->extent);
+        return (arena->live || in_place) && !arena->extent->packing && arena->handle == HBM_HANDLE_FD && extent_is_shareable(arena->extent);
     return arena_tier(arena) == HBM_TIER_DEVICE;
 }
 
@@ -108,7 +108,7 @@ bool arena_is_leased(const struct arena *arena)
 
 void arena_demoted(struct arena *arena)
 {
-    if (arena->live || arena_tier(arena) != HBM_TIER_HOST || !arena_is_leased(arena))
+    if (arena->live || arena_tier(arena) != HBM_TIER_HOST || arena->extent->packing || !arena_is_leased(arena))
         return;
     arena->live = true;
     ledger_put_arena(arena->core, arena);

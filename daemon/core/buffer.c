@@ -186,6 +186,18 @@ bool buffer_is_leased(const struct buffer *buffer)
     return buffer->n_leases || (buffer->model && buffer->model->n_leases) || (buffer->scale && buffer->scale->n_leases);
 }
 
+const struct packed *buffer_packed(const struct buffer *buffer)
+{
+    return packing_find(buffer->arena->extent->packing, buffer->id);
+}
+
+uint64_t buffer_stored_size(const struct buffer *buffer)
+{
+    const struct packed *packed = buffer_packed(buffer);
+
+    return packed ? packed->bytes : buffer->size + (buffer->scale ? buffer->scale->size : 0);
+}
+
 void buffer_release(struct buffer *buffer)
 {
     if (!buffer_is_leased(buffer) && !buffer->keep && !buffer->model && !buffer->parent)

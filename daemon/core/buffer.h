@@ -2,6 +2,7 @@
 #pragma once
 
 #include "daemon/core/arena.h"
+#include "daemon/core/packing.h"
 
 struct model;
 
@@ -22,6 +23,7 @@ struct buffer {
     uint64_t dims[HBM_RANK_MAX];
     uint64_t offset, size;  /* stored bytes in the arena */
     struct hbm_encoding encoding;
+    struct parking park; /* off the device it lies so; RAW codec: as it is */
     uint32_t version;
     uint32_t n_leases; /* buffer leases; model leases count on the model */
     bool keep;
@@ -56,6 +58,10 @@ struct buffer *buffer_get(struct core *core, uint64_t id);
 bool buffer_lacks_scales(const struct buffer *buffer);
 /* Bytes of the logical form. */
 uint64_t buffer_raw_size(const struct buffer *buffer);
+/* How it lies in its arena's packed extent; NULL: as it is. */
+const struct packed *buffer_packed(const struct buffer *buffer);
+/* Bytes that it takes where it lies, its scales included. */
+uint64_t buffer_stored_size(const struct buffer *buffer);
 /* A lease ended: frees the buffer if nothing keeps it. */
 void buffer_release(struct buffer *buffer);
 /* Leased by itself or through its model. */

@@ -100,6 +100,8 @@ static void place(struct core *core, const struct placement *placement)
         return;
     if (memcmp(&buffer->encoding, &placement->encoding, sizeof(buffer->encoding)))
         buffer->version++;
+    if (placement->encoding.codec != HBM_CODEC_RAW)
+        buffer->park = (struct parking){0}; /* encoded wherever it lies */
     buffer->offset = placement->offset;
     buffer->size = placement->size;
     buffer->encoding = placement->encoding;
@@ -145,6 +147,19 @@ static void point_at(struct mapping *mapping, struct extent *extent)
     mapping->extent = extent;
 }
 
+/* Measured before the original goes. */
+static void keep_receipts(struct core *core, const struct plan *plan)
+{
+    for (uint32_t i = 0; plan->receipts && i < plan->packing->n_packed; i++) {
+        struct buffer *buffer = buffer_get(core, plan->packing->packed[i].buffer);
+        if (!buffer)
+            continue;
+        buffer->receipt = plan->receipts[i];
+        buffer->has_receipt = true;
+        ledger_put_buffer(core, buffer);
+    }
+}
+
 static void swap_arena(struct core *core, struct plan *plan, bool live)
 {
     struct arena *arena = arena_get(core, plan->arena);
@@ -154,7 +169,7 @@ static void swap_arena(struct core *core, struct plan *plan, bool live)
     struct extent *old = arena->extent;
     arena->extent = TAKE_PTR(plan->target);
     arena->prefetched &= arena_tier(arena) == HBM_TIER_DEVICE;
-    arena->live = live && arena_tier(arena) == HBM_TIER_HOST && arena_is_leased(arena);
+    arena->live = live && arena_tier(arena) == HBM_TIER_HOST && !arena->extent->packing && arena_is_leased(arena);
     pressure_moved(arena, old->tier);
     list_for_each_safe (node, &arena->mappings) {
         struct mapping *mapping = list_entry(node, struct mapping, arena_node);
@@ -172,6 +187,7 @@ static void swap_arena(struct core *core, struct plan *plan, bool live)
     ledger_put_arena(core, arena);
     for (size_t i = 0; i < plan->n_placements; i++)
         place(core, &plan->placements[i]);
+    keep_receipts(core, plan);
     extent_unref(old);
 }
 

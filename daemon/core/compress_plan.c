@@ -21,8 +21,8 @@ static struct hbm_encoding with_defaults(const struct buffer *buffer, struct hbm
     return encoding;
 }
 
-int compress_encoding(const struct buffer *buffer, const struct hbm_encoding *asked, struct hbm_encoding *encoding,
-                      const char **why)
+int encoding_for(const struct buffer *buffer, const struct hbm_encoding *asked, struct hbm_encoding *encoding,
+                 const char **why)
 {
     uint64_t elements = 0, units;
 
@@ -38,8 +38,6 @@ int compress_encoding(const struct buffer *buffer, const struct hbm_encoding *as
         *why = "it has no elements";
     else if (encoding->stored == buffer->dtype)
         *why = "it has that dtype already";
-    else if (arena_tier(buffer->arena) != HBM_TIER_DEVICE)
-        *why = "it is offloaded: restore it first";
     else
         *why = NULL;
     if (*why)
@@ -48,6 +46,17 @@ int compress_encoding(const struct buffer *buffer, const struct hbm_encoding *as
         return 0;
     *why = "the granularity does not fit its shape";
     return HBM_E_INVALID;
+}
+
+int compress_encoding(const struct buffer *buffer, const struct hbm_encoding *asked, struct hbm_encoding *encoding,
+                      const char **why)
+{
+    int error = encoding_for(buffer, asked, encoding, why);
+
+    if (error || arena_tier(buffer->arena) == HBM_TIER_DEVICE)
+        return error;
+    *why = "it is offloaded: restore it first";
+    return HBM_E_UNSUPPORTED;
 }
 
 /* ---- Plans ---- */
@@ -73,7 +82,8 @@ static int out_of_memory(char *detail)
 static int choose_all(struct moving *moving, const struct principal *who, const struct selection *selection,
                       recode_choose choose, const void *context, struct choice *choice, char *detail)
 {
-    const char *why = NULL;
+    const char *why = "";
+    size_t taken = 0;
     int last = 0;
 
     choice->recodes = calloc(selection->n + 1, sizeof(*choice->recodes));
@@ -91,12 +101,13 @@ static int choose_all(struct moving *moving, const struct principal *who, const 
             return error;
         }
         moving_row(moving, buffer, who, error ? why : NULL);
+        taken += !error;
         if (error)
             last = error;
-        else
+        else if (recode->encoding.codec != buffer->encoding.codec) /* else only its policy changes */
             choice->chosen[choice->n++] = buffer;
     }
-    if (choice->n)
+    if (taken)
         return 0;
     snprintf(detail, HBM_DETAIL_MAX, "none of the %zu buffers named can: of the last one, %s", selection->n, why);
     return last;

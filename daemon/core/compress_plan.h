@@ -5,8 +5,11 @@
 #include "daemon/core/recode.h"
 #include "daemon/core/verbs.h"
 
-/* The encoding the buffer would get, with defaults filled in. 0, or INVALID or UNSUPPORTED with the reason in *why
- * (static). */
+/* The encoding the buffer can have, wherever it lies, with defaults filled in. 0, or INVALID or UNSUPPORTED with the reason
+ * in *why (static). */
+int encoding_for(const struct buffer *buffer, const struct hbm_encoding *asked, struct hbm_encoding *encoding,
+                 const char **why);
+/* The encoding the buffer would get now: that, and it lies on the device. */
 int compress_encoding(const struct buffer *buffer, const struct hbm_encoding *asked, struct hbm_encoding *encoding,
                       const char **why);
 

@@ -8,6 +8,7 @@
 #include "daemon/base/cleanup.h"
 #include "daemon/core/host_pool.h"
 #include "daemon/core/ledger.h"
+#include "daemon/core/packing.h"
 #include "daemon/core/pressure.h"
 #include "daemon/core/room.h"
 #include "proto/memfd.h"
@@ -101,6 +102,7 @@ struct extent *extent_unref(struct extent *extent)
     struct room room = room_of(extent);
     int fd = TAKE_FD(extent->fd);
     fd_close(extent->fd_to_read);
+    packing_unref(extent->packing);
     account_unref(extent->account); /* the room is charged to it until it is free */
     free(extent);
     room_release_with(&room, fd);
@@ -136,6 +138,11 @@ void extent_export(struct extent *extent, enum hbm_access access)
     extent->has_checksum &= access != HBM_RW;
     if (changes)
         ledger_put_extent(extent->core, extent);
+}
+
+uint64_t extent_raw_size(const struct extent *extent)
+{
+    return extent->packing ? extent->packing->raw_size : extent->size;
 }
 
 bool extent_is_made(const struct extent *extent)

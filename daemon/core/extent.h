@@ -5,6 +5,8 @@
 #include "daemon/core/account.h"
 #include "daemon/core/device.h"
 
+struct packing;
+
 struct extent {
     unsigned refs;
     uint64_t id;
@@ -23,6 +25,7 @@ struct extent {
     bool has_checksum;
     uint64_t spill_key; /* disk: the key that it is encrypted with; 0: plain */
     bool exported; /* host memory: a client was given it, and may have kept it */
+    struct packing *packing; /* host, disk: it holds the packed form of an arena, so; NULL: the raw one */
     bool stored; /* a copy of fd is with whoever outlives us */
     bool is_object; /* and the account pays for it there */
     bool lost;   /* what it held is gone (cuda-ipc after its worker's death; an fd missing after a restart) */
@@ -40,6 +43,8 @@ int extent_fd_for(struct extent *extent, enum hbm_access access, int *fd);
 bool extent_is_shareable(const struct extent *extent);
 /* A client is about to map it. What somebody may write has no checksum any more. */
 void extent_export(struct extent *extent, enum hbm_access access);
+/* Of the raw form, which is what clients map. */
+uint64_t extent_raw_size(const struct extent *extent);
 /* False of device memory that the job which fills it is still to make. */
 bool extent_is_made(const struct extent *extent);
 /* How jobs name it, on job->device; the fd, if any, goes to job->fds in the same order. */

@@ -168,6 +168,18 @@ void ledger_catch_up(struct ledger *ledger)
     log_info("the ledger is complete again");
 }
 
+void ledger_raise_since(struct ledger *ledger, uint32_t since)
+{
+    if (ledger->since >= since)
+        return;
+    ledger->since = since;
+    if (ledger->behind || ledger->partial || ledger->rebuilding)
+        return; /* the new file that is due will say so */
+    int error = ledger_compact(ledger);
+    ledger->behind = error < 0;
+    ledger->error = error;
+}
+
 /* Appends the record to pack. */
 static void pack_record(struct pack *out, enum ledger_type type, uint64_t id, const struct pack *payload)
 {

@@ -11,12 +11,13 @@
  * would give memory away that somebody holds, raises LEDGER_SINCE: it leaves the file alone then, and does not
  * start. */
 #ifdef HBM_LEDGER_NEXT /* tests: the build after this one, whose rows have gained a field */
-#define LEDGER_VERSION 7u
+#define LEDGER_VERSION 8u
 #define LEDGER_MORE "what only a newer build knows"
 #else
-#define LEDGER_VERSION 6u
+#define LEDGER_VERSION 7u
 #endif
 #define LEDGER_SINCE 3u /* older ones drop the spill files' key */
+#define LEDGER_SINCE_PACKED 7u /* once there is a packed extent: older ones would hand it out as if it were raw */
 #define LEDGER_NAME "ledger"
 #define LEDGER_NEW "ledger.new"
 
@@ -80,6 +81,8 @@ int ledger_compact(struct ledger *ledger);
 /* The copy, from the file. */
 int ledger_refresh_copy(struct ledger *ledger);
 void ledger_append_to_copy(struct ledger *ledger, const unsigned char *bytes, size_t size);
+/* From now on the file is for builds of that version and newer ones only. */
+void ledger_raise_since(struct ledger *ledger, uint32_t since);
 /* The file lacks rows that the index has: tries a new file. */
 void ledger_catch_up(struct ledger *ledger);
 /* Fills `record` (entry->size bytes). 0 or -errno. */

@@ -1,5 +1,6 @@
 /* What each kind of object has in the ledger. readopt.c and readopt_sessions.c read it in the same order. */
 #include "daemon/core/ledger_internal.h"
+#include "daemon/core/packing.h"
 
 /* ---- After want of memory: all rows anew, from what is alive ---- */
 
@@ -54,11 +55,28 @@ struct ledger *ledger_ready(struct core *core)
 /* Fields follow these in a row: what they gain goes to the row's end, by itself. */
 _Static_assert(sizeof(struct hbm_encoding) == 8 && sizeof(struct hbm_receipt) == 64 && HBM_RANK_MAX == 8,
                "rows of every version have them at these sizes");
+_Static_assert(sizeof(struct parking) == 24 && sizeof(struct job_piece) == 64, "likewise, since version 7");
 
 static void pack_owner(struct pack *pack, struct owner owner)
 {
     pack_u32(pack, owner.listener);
     pack_u32(pack, owner.uid);
+}
+
+static void pack_packing(struct pack *pack, const struct packing *packing)
+{
+    pack_u32(pack, packing ? packing->n_packed : 0);
+    if (!packing)
+        return;
+    pack_u64(pack, packing->raw_size);
+    pack_u64(pack, packing->bytes);
+    for (uint32_t i = 0; i < packing->n_packed; i++) {
+        pack_u64(pack, packing->packed[i].buffer);
+        pack_u64(pack, packing->packed[i].bytes);
+        pack_bytes(pack, &packing->packed[i].encoding, sizeof(packing->packed[i].encoding));
+    }
+    pack_u32(pack, packing->n_pieces);
+    pack_bytes(pack, packing->pieces, packing->n_pieces * sizeof(*packing->pieces));
 }
 
 void ledger_put_extent(struct core *core, const struct extent *extent)
@@ -67,6 +85,8 @@ void ledger_put_extent(struct core *core, const struct extent *extent)
 
     if (!ledger_ready(core))
         return;
+    if (extent->packing)
+        ledger_raise_since(core->ledger, LEDGER_SINCE_PACKED);
     pack_text(&pack, extent->device->uuid);
     pack_owner(&pack, extent->account->owner);
     pack_u32(&pack, extent->tier);
@@ -76,6 +96,7 @@ void ledger_put_extent(struct core *core, const struct extent *extent)
     pack_u64(&pack, extent->checksum);
     pack_u64(&pack, extent->spill_key);
     pack_u32(&pack, extent->exported);
+    pack_packing(&pack, extent->packing);
     ledger_write(core, LEDGER_EXTENT, extent->id, &pack);
 }
 
@@ -118,6 +139,7 @@ void ledger_put_buffer(struct core *core, const struct buffer *buffer)
     pack_u32(&pack, buffer->keep);
     pack_u32(&pack, buffer->has_receipt);
     pack_bytes(&pack, &buffer->receipt, sizeof(buffer->receipt));
+    pack_bytes(&pack, &buffer->park, sizeof(buffer->park)); /* since version 7 */
     ledger_write(core, LEDGER_BUFFER, buffer->id, &pack);
 }
 

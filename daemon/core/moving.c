@@ -33,9 +33,14 @@ struct moving *moving_free(struct moving *moving)
 
 void op_row_show(struct op_row *row, const struct buffer *buffer)
 {
+    const struct packed *packed = buffer_packed(buffer);
+
     row->tier = arena_tier(buffer->arena);
     row->peer = arena_peer(buffer->arena);
     row->encoding = buffer->encoding;
+    row->park = buffer->park.encoding;
+    row->packed = packed ? packed->encoding : (struct hbm_encoding){0};
+    row->stored = buffer_stored_size(buffer);
     row->size = buffer->size + (buffer->scale ? buffer->scale->size : 0);
     row->bytes_after = row->size;
     row->has_receipt = buffer->has_receipt;
@@ -225,6 +230,12 @@ void moving_answer(struct moving *moving, const char *verb, struct call *call)
 struct moving *moving_arenas(struct core *core, const struct principal *who, struct arena *const *arenas, size_t n,
                              enum hbm_tier tier)
 {
+    return moving_arenas_as(core, who, arenas, n, tier, NULL);
+}
+
+struct moving *moving_arenas_as(struct core *core, const struct principal *who, struct arena *const *arenas, size_t n,
+                                enum hbm_tier tier, const struct parking *park)
+{
     size_t rows = 0;
 
     for (size_t i = 0; i < n; i++)
@@ -237,7 +248,8 @@ struct moving *moving_arenas(struct core *core, const struct principal *who, str
             if (!buffer->parent)
                 moving_row(moving, buffer, who, NULL);
         }
-        if (arena_tier(arena) != tier && plan_move(&moving->transition.plans[moving->transition.n++], arena, tier))
+        if (arena_tier(arena) != tier &&
+            plan_move_as(&moving->transition.plans[moving->transition.n++], arena, tier, park))
             return moving_free(moving);
     }
     return moving;

@@ -37,6 +37,9 @@ void moving_answer(struct moving *moving, const char *verb, struct call *call);
  * NULL: memory is out. */
 struct moving *moving_arenas(struct core *core, const struct principal *who, struct arena *const *arenas, size_t n,
                              enum hbm_tier tier);
+/* The same, parked (plan_move_as). */
+struct moving *moving_arenas_as(struct core *core, const struct principal *who, struct arena *const *arenas, size_t n,
+                                enum hbm_tier tier, const struct parking *park);
 
 /* What a fill of NULL does. */
 void moving_fill_rows(struct op *op);

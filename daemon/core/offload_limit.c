@@ -88,12 +88,12 @@ int offload_limit_check_window(const struct core *core, const struct model *mode
     if (stay >= n)
         return 0;
     for (uint32_t i = 0; i < n; i++)
-        all += arenas[i]->extent->size;
+        all += extent_raw_size(arenas[i]->extent);
     for (uint32_t i = 0; i < n + stay; i++) {
-        here += arenas[i % n]->extent->size;
+        here += extent_raw_size(arenas[i % n]->extent);
         if (i < stay)
             continue;
-        here -= arenas[(i - stay) % n]->extent->size;
+        here -= extent_raw_size(arenas[(i - stay) % n]->extent);
         least = here < least ? here : least;
     }
     if (is_within(core, all - least, all))

@@ -13,6 +13,9 @@ struct op_row {
     enum hbm_tier tier;
     const struct device *peer; /* tier PEER: which */
     struct hbm_encoding encoding;
+    struct hbm_encoding park;   /* the policy; RAW: none */
+    struct hbm_encoding packed; /* how it lies now; RAW: as it is */
+    uint64_t stored;            /* bytes there */
     uint64_t size, bytes_before, bytes_after, hash;
     bool has_receipt;
     struct hbm_receipt receipt;

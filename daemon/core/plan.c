@@ -7,7 +7,7 @@ uint64_t step_bytes(const struct step *step)
 {
     uint64_t bytes = 0;
 
-    if (step->kind == STEP_COPY)
+    if (step->kind != STEP_ENCODE && step->kind != STEP_DECODE)
         return step->bytes;
     hbm_shape_bytes(step->code.dims, step->code.rank, step->code.dtype, &bytes);
     return bytes;
@@ -26,6 +26,8 @@ void plan_clear(struct plan *plan)
 {
     free(plan->placements);
     free(plan->steps);
+    packing_unref(plan->packing);
+    free(plan->receipts);
     extent_unref(plan->source);
     extent_unref(plan->target);
     *plan = (struct plan){0};
@@ -43,35 +45,73 @@ struct device *plan_worker(const struct plan *plan)
     return plan->source->tier == HBM_TIER_DEVICE && plan->home ? plan->home : plan_device(plan);
 }
 
-static int whole_copy(struct plan *plan, const struct extent *source, enum hbm_tier tier)
+static int one_step(struct plan *plan, enum step_kind kind, uint64_t bytes, enum hbm_tier tier, uint64_t size)
 {
     plan->tier = tier;
-    plan->size = source->size;
+    plan->size = size;
     plan->steps = calloc(1, sizeof(*plan->steps));
     if (!plan->steps)
         return HBM_E_NO_MEMORY;
-    plan->steps[0] = (struct step){.kind = STEP_COPY, .bytes = source->size};
+    plan->steps[0] = (struct step){.kind = kind, .bytes = bytes};
     plan->n_steps = 1;
     return 0;
 }
 
-int plan_move(struct plan *plan, struct arena *arena, enum hbm_tier tier)
+/* What is packed comes to the device raw, and goes elsewhere as it is. */
+static int whole_copy(struct plan *plan, const struct extent *source, enum hbm_tier tier)
+{
+    uint64_t raw = extent_raw_size(source);
+
+    plan->packing = packing_ref(source->packing);
+    if (source->packing && tier == HBM_TIER_DEVICE)
+        return one_step(plan, STEP_UNPACK, raw, tier, raw);
+    return one_step(plan, STEP_COPY, source->size, tier, source->size);
+}
+
+static int pack(struct plan *plan, const struct arena *arena, enum hbm_tier tier, const struct parking *park)
+{
+    plan->packing = packing_new(arena, park);
+    if (!plan->packing)
+        return HBM_E_NO_MEMORY;
+    if (!plan->packing->n_packed) {
+        plan->packing = packing_unref(plan->packing);
+        return whole_copy(plan, arena->extent, tier);
+    }
+    plan->receipts = calloc(plan->packing->n_packed, sizeof(*plan->receipts));
+    if (!plan->receipts)
+        return HBM_E_NO_MEMORY;
+    return one_step(plan, STEP_PACK, plan->packing->raw_size, tier, plan->packing->bytes);
+}
+
+int plan_move_as(struct plan *plan, struct arena *arena, enum hbm_tier tier, const struct parking *park)
 {
     bool to_peer = tier == HBM_TIER_PEER;
+    /* From a device's memory, its own or a peer's, to none. */
+    bool leaves = arena->extent->tier == HBM_TIER_DEVICE && (tier == HBM_TIER_HOST || tier == HBM_TIER_DISK);
 
     *plan = (struct plan){.arena = arena->id,
                           .reclaim = true,
                           .home = arena->device,
                           .device = to_peer ? NULL : arena->device,
                           .to_peer = to_peer};
-    return whole_copy(plan, arena->extent, to_peer ? HBM_TIER_DEVICE : tier);
+    int error = leaves ? pack(plan, arena, tier, park) : whole_copy(plan, arena->extent, to_peer ? HBM_TIER_DEVICE : tier);
+    if (error)
+        plan_clear(plan);
+    return error;
+}
+
+int plan_move(struct plan *plan, struct arena *arena, enum hbm_tier tier)
+{
+    return plan_move_as(plan, arena, tier, NULL);
 }
 
 int plan_copy(struct plan *plan, struct extent *source, enum hbm_tier tier)
 {
     *plan = (struct plan){0};
     int error = whole_copy(plan, source, tier);
-    if (!error)
+    if (error)
+        plan_clear(plan);
+    else
         plan->source = extent_ref(source);
     return error;
 }

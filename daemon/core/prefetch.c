@@ -358,7 +358,7 @@ struct op *prefetch_new(struct core *core, enum hbm_tier tier, struct wanted *wa
     op->clear = clear_prefetch;
     for (size_t i = 0; i < n; i++) {
         const struct arena *arena = arena_get(core, wanted[i].arena);
-        op->bytes_total += arena && arena_tier(arena) != HBM_TIER_DEVICE ? arena->extent->size : 0;
+        op->bytes_total += arena && arena_tier(arena) != HBM_TIER_DEVICE ? extent_raw_size(arena->extent) : 0;
     }
     return op;
 }
@@ -390,5 +390,5 @@ void prefetch_add(struct op *op, uint64_t arena, size_t room)
     prefetch->at = 0;
     prefetch->wanted[prefetch->n++] = (struct wanted){.arena = arena};
     prefetch->asked++;
-    op->bytes_total += arena_get(prefetch->core, arena)->extent->size;
+    op->bytes_total += extent_raw_size(arena_get(prefetch->core, arena)->extent);
 }

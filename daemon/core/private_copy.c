@@ -1,7 +1,9 @@
 /* A reader that an arena does not trust gets its own copy: whoever holds an fd can raise its rights on the memory. */
 #include <stdlib.h>
+#include <string.h>
 
 #include "daemon/core/ledger.h"
+#include "daemon/core/stage.h"
 #include "daemon/core/verbs.h"
 
 struct private_copy {
@@ -9,6 +11,7 @@ struct private_copy {
     uint64_t original; /* id */
     struct owner owner;
     struct extent *source;
+    struct stage stage; /* of an original that lies packed */
     struct buffer form; /* of the original, as it was when its bytes began to be copied: nothing but plain fields is used */
     struct extent_create create;
     struct job job;
@@ -19,6 +22,7 @@ struct private_copy {
 static void end(struct private_copy *copy, uint64_t buffer, int error, const char *detail)
 {
     extent_unref(copy->source);
+    stage_clear(&copy->stage);
     copy->done(copy->context, buffer, error, detail);
     free(copy);
 }
@@ -55,6 +59,39 @@ static void copied(struct job *job)
     end(copy, buffer->id, 0, "");
 }
 
+static void submit(struct private_copy *copy)
+{
+    struct extent_create *create = &copy->create;
+    struct job_copy_request *request = &copy->job.request.copy;
+
+    if (copy->source->tier == HBM_TIER_DEVICE && copy->source->device != create->device)
+        request->flags |= JOB_FROM_PEER;
+    extent_describe(copy->source, &copy->job, &request->source);
+    extent_describe(create->extent, &copy->job, &request->target);
+    request->source_offset = copy->form.offset;
+    request->bytes = copy->form.size;
+    copy->job.opcode = JOB_COPY;
+    copy->job.device = create->device->index;
+    copy->job.reply_fd = -1;
+    copy->job.done = copied;
+    copy->core->env.submit(copy->core->env.context, &copy->job);
+}
+
+static void staged(struct stage *stage)
+{
+    struct private_copy *copy = container_of(stage, struct private_copy, stage);
+
+    if (stage->error) {
+        char detail[HBM_DETAIL_MAX];
+        memcpy(detail, stage->detail, sizeof(detail));
+        extent_unref(copy->create.extent);
+        end(copy, 0, stage->error, detail);
+        return;
+    }
+    copy->source = extent_ref(stage->extent);
+    submit(copy);
+}
+
 static void created(struct extent_create *create)
 {
     struct private_copy *copy = container_of(create, struct private_copy, create);
@@ -66,25 +103,23 @@ static void created(struct extent_create *create)
         end(copy, 0, error, create->error ? create->detail : "the original went meanwhile");
         return;
     }
-    struct job_copy_request *request = &copy->job.request.copy;
     copy->form = *original;
     if (original->size > create->size) { /* it grew while there was no memory yet */
         extent_unref(create->extent);
         end(copy, 0, HBM_E_BUSY, "it took another form meanwhile");
         return;
     }
+    if (original->arena->extent->packing) {
+        copy->stage = (struct stage){.core = copy->core,
+                                     .account = create->account,
+                                     .arena = original->arena->id,
+                                     .extent = extent_ref(original->arena->extent),
+                                     .done = staged};
+        stage_start(&copy->stage);
+        return;
+    }
     copy->source = extent_ref(original->arena->extent);
-    copy->job.device = create->device->index;
-    extent_describe(copy->source, &copy->job, &request->source);
-    extent_describe(create->extent, &copy->job, &request->target);
-    request->source_offset = original->offset;
-    request->bytes = original->size;
-    copy->job.opcode = JOB_COPY;
-    if (copy->source->tier == HBM_TIER_DEVICE && copy->source->device != create->device)
-        request->flags |= JOB_FROM_PEER;
-    copy->job.reply_fd = -1;
-    copy->job.done = copied;
-    copy->core->env.submit(copy->core->env.context, &copy->job);
+    submit(copy);
 }
 
 void private_copy_start(struct core *core, struct session *session, struct buffer *original,

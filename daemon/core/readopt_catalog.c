@@ -9,6 +9,7 @@
 #include "daemon/base/cleanup.h"
 #include "daemon/base/log.h"
 #include "daemon/core/names.h"
+#include "daemon/core/packing.h"
 #include "daemon/core/recency.h"
 
 static struct owner unpack_owner(struct unpack *unpack)
@@ -59,6 +60,45 @@ static struct device *device_of(struct core *core, const char *uuid)
     return device;
 }
 
+/* Since version 7; NULL where it is not packed. 0 or -ENOMEM. */
+static int read_packing(struct unpack *in, struct packing **ret)
+{
+    uint32_t n = unpack_later_u32(in);
+    _cleanup_(packing_unrefp) struct packing *packing = n ? calloc(1, sizeof(*packing)) : NULL;
+
+    if (!n)
+        return 0;
+    if (!packing)
+        return -ENOMEM;
+    packing->refs = 1;
+    packing->raw_size = unpack_u64(in);
+    packing->bytes = unpack_u64(in);
+    if (in->left / sizeof(struct hbm_encoding) < n) {
+        in->failed = true;
+        return 0;
+    }
+    packing->packed = calloc(n, sizeof(*packing->packed));
+    if (!packing->packed)
+        return -ENOMEM;
+    for (; packing->n_packed < n; packing->n_packed++) {
+        struct packed *packed = &packing->packed[packing->n_packed];
+        packed->buffer = unpack_u64(in);
+        packed->bytes = unpack_u64(in);
+        unpack_bytes(in, &packed->encoding, sizeof(packed->encoding));
+    }
+    packing->n_pieces = unpack_u32(in);
+    if (in->left / sizeof(*packing->pieces) < packing->n_pieces) {
+        in->failed = true;
+        return 0;
+    }
+    packing->pieces = calloc(packing->n_pieces + 1u, sizeof(*packing->pieces));
+    if (!packing->pieces)
+        return -ENOMEM;
+    unpack_bytes(in, packing->pieces, packing->n_pieces * sizeof(*packing->pieces));
+    *ret = TAKE_PTR(packing);
+    return 0;
+}
+
 int readopt_extent(struct readopt *readopt, struct ledger_row *row)
 {
     struct unpack *in = &row->payload;
@@ -73,6 +113,12 @@ int readopt_extent(struct readopt *readopt, struct ledger_row *row)
     char name[STORE_NAME_MAX];
 
     if (in->failed || !uuid || tier >= HBM_TIERS)
+        return drop_row(readopt, row, "its row is damaged");
+    _cleanup_(packing_unrefp) struct packing *packing = NULL;
+    int error = read_packing(in, &packing);
+    if (error)
+        return error;
+    if (in->failed || (packing && !packing_is_sound(packing, size)))
         return drop_row(readopt, row, "its row is damaged");
     struct device *device = device_of(readopt->core, uuid);
     struct extent *extent =
@@ -94,6 +140,7 @@ int readopt_extent(struct readopt *readopt, struct ledger_row *row)
     extent->has_checksum = has_checksum;
     extent->checksum = checksum;
     extent->exported = exported;
+    extent->packing = TAKE_PTR(packing);
     return 0;
 }
 
@@ -254,6 +301,10 @@ static void read_form(struct unpack *in, struct buffer *buffer)
     buffer->keep = unpack_u32(in);
     buffer->has_receipt = unpack_u32(in);
     unpack_bytes(in, &buffer->receipt, sizeof(buffer->receipt));
+    if (in->left >= sizeof(buffer->park)) /* since version 7 */
+        unpack_bytes(in, &buffer->park, sizeof(buffer->park));
+    if (!hbm_codec_name(buffer->park.encoding.codec)) /* a newer build's */
+        buffer->park = (struct parking){0};
 }
 
 int readopt_buffer(struct readopt *readopt, struct ledger_row *row)

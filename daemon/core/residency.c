@@ -97,7 +97,7 @@ static enum hbm_tier tier_for(const struct arena *arena, bool in_place)
     if (arena_is_resident(arena, in_place))
         return arena_tier(arena);
     bool via_host = in_place && arena_tier(arena) == HBM_TIER_DISK && arena->handle == HBM_HANDLE_FD &&
-                    arena->device->capacity[HBM_TIER_HOST];
+                    !arena->extent->packing && arena->device->capacity[HBM_TIER_HOST];
     return via_host ? HBM_TIER_HOST : HBM_TIER_DEVICE;
 }
 

@@ -65,8 +65,10 @@ static void advance(struct stage *stage)
 {
     struct plan plan;
 
-    if (stage->extent->tier == HBM_TIER_DISK) {
-        if (plan_copy(&plan, stage->extent, HBM_TIER_HOST))
+    bool packed = stage->extent->packing;
+
+    if (packed || stage->extent->tier == HBM_TIER_DISK) {
+        if (plan_copy(&plan, stage->extent, packed ? HBM_TIER_DEVICE : HBM_TIER_HOST))
             end(stage, HBM_E_NO_MEMORY, "the owner is out of memory for its own tables");
         else
             start(stage, &plan);

@@ -1,4 +1,4 @@
-/* Staging: what HASH and FILE jobs can't read as it lies is copied (and checked) or decoded into a temporary
+/* Staging: what HASH and FILE jobs can't read as it lies is copied (and checked), unpacked or decoded into a temporary
  * extent. */
 #pragma once
 

@@ -2,6 +2,11 @@
 
 #include <stdio.h>
 #include <string.h>
+#include <sys/mman.h>
+
+#include "daemon/base/fd_reserve.h"
+#include "daemon/core/hold.h"
+#include "proto/memfd.h"
 
 /* Names what lies in the arena whose stored copy turned out to be damaged, in the op and as an event. The arena
  * stays where it is: every later restore meets the same bytes and fails the same way. */
@@ -83,9 +88,49 @@ static void describe_copy(struct job *job, const struct plan *plan, const struct
     }
 }
 
-static void describe(struct job *job, const struct plan *plan, const struct step *step)
+static void describe_pack(struct job *job, const struct plan *plan, int table)
+{
+    struct job_pack_request *pack = &job->request.pack;
+
+    job->opcode = JOB_PACK;
+    extent_describe(plan->source, job, &pack->raw);
+    extent_describe(plan->target, job, &pack->packed);
+    job->fds[job->n_fds++] = table;
+    pack->bytes = plan->target->size;
+    pack->flags = JOB_CHECKSUM;
+    pack->n_pieces = plan->packing->n_pieces;
+    pack->n_receipts = plan->packing->n_packed;
+}
+
+static void describe_unpack(struct job *job, const struct plan *plan, int table)
+{
+    struct job_unpack_request *unpack = &job->request.unpack;
+
+    job->opcode = JOB_UNPACK;
+    extent_describe(plan->target, job, &unpack->raw);
+    extent_describe(plan->source, job, &unpack->packed);
+    job->share = account_share(plan->target->account);
+    job->fds[job->n_fds++] = table;
+    unpack->bytes = plan->source->size;
+    unpack->n_pieces = plan->packing->n_pieces;
+    unpack->n_receipts = plan->packing->n_packed;
+    if (!extent_is_made(plan->target))
+        unpack->flags |= JOB_MAKE_TARGET;
+    if (plan->source->has_checksum) {
+        unpack->flags |= JOB_CHECKSUM | JOB_VERIFY;
+        unpack->expected = plan->source->checksum;
+    }
+}
+
+static void describe(struct job *job, const struct plan *plan, const struct step *step, int table)
 {
     switch (step->kind) {
+    case STEP_PACK:
+        describe_pack(job, plan, table);
+        break;
+    case STEP_UNPACK:
+        describe_unpack(job, plan, table);
+        break;
     case STEP_COPY:
         describe_copy(job, plan, step);
         break;
@@ -106,14 +151,45 @@ static void describe(struct job *job, const struct plan *plan, const struct step
     }
 }
 
+/* Of the raw form, where the job counts what goes over the link. */
+static uint64_t bytes_done(const struct track *track)
+{
+    const struct step *step = &track->plan->steps[track->step];
+    const struct extent *packed = step->kind == STEP_PACK     ? track->plan->target
+                                  : step->kind == STEP_UNPACK ? track->plan->source
+                                                              : NULL;
+
+    if (!packed)
+        return track->job.bytes_done;
+    return (uint64_t)((unsigned __int128)track->job.bytes_done * step->bytes / packed->size);
+}
+
 static void step_progress(struct job *job)
 {
     struct track *track = container_of(job, struct track, job);
     struct transition *transition = track->transition;
 
-    track->bytes = job->bytes_done;
+    track->bytes = bytes_done(track);
     if (transition->progress)
         transition->progress(transition);
+}
+
+/* What the step's job goes by, if it does. False: it can't be made. */
+static bool make_table(struct track *track, const struct step *step)
+{
+    const struct packing *packing = track->plan->packing;
+
+    if (step->kind != STEP_PACK && step->kind != STEP_UNPACK)
+        return true;
+    track->table = memfd_sealed("hbm-pieces", packing->pieces, packing->n_pieces * sizeof(*packing->pieces));
+    if (track->table >= 0)
+        return true;
+    bool ran_out = fd_ran_out(-track->table);
+    track->table = -1;
+    track->transition->step_error =
+        transition_refuse(track->transition, ran_out ? HBM_E_LIMIT : HBM_E_SYSTEM, "%s",
+                          ran_out ? FD_RAN_OUT : "the owner cannot make a memfd of the pieces to pack");
+    return false;
 }
 
 bool track_next(struct track *track, void (*done)(struct job *job))
@@ -121,16 +197,50 @@ bool track_next(struct track *track, void (*done)(struct job *job))
     const struct plan *plan = track->plan;
     struct job *job = &track->job;
 
-    if (track->step == plan->n_steps)
+    if (track->step == plan->n_steps || !make_table(track, &plan->steps[track->step]))
         return false;
     *job = (struct job){
         .device = plan_worker(plan)->index, .progress = step_progress, .done = done, .reply_fd = -1};
-    describe(job, plan, &plan->steps[track->step]);
+    describe(job, plan, &plan->steps[track->step], track->table);
     track->transition->core->env.submit(track->transition->core->env.context, job);
     return true;
 }
 
-int track_book(struct track *track)
+/* Against what its buffer's policy, or the one who asked, will have at least. Written so that a NaN is outside of every
+ * bound. */
+static int check_quality(struct transition *transition, const struct packed *packed, const struct hbm_receipt *receipt)
+{
+    const struct buffer *buffer = buffer_get(transition->core, packed->buffer);
+    const char *name = buffer && buffer->name ? buffer->name : "a buffer";
+
+    if (packed->min_sqnr_db > 0 && !(receipt->sqnr_db >= packed->min_sqnr_db))
+        return transition_refuse(transition, HBM_E_QUALITY,
+                                 "%.100s: signal to noise is %.2f dB, at least %.2f dB was asked for", name,
+                                 receipt->sqnr_db, packed->min_sqnr_db);
+    if (packed->max_error > 0 && !(receipt->max_abs_error <= packed->max_error))
+        return transition_refuse(transition, HBM_E_QUALITY, "%.100s: the largest error is %g, at most %g was asked for",
+                                 name, receipt->max_abs_error, packed->max_error);
+    return 0;
+}
+
+static int read_receipts(struct transition *transition, struct plan *plan, int fd)
+{
+    size_t size = 0, wanted = plan->packing->n_packed * sizeof(*plan->receipts);
+    void *bytes = fd < 0 ? NULL : memfd_map_sealed(fd, wanted, &size);
+    int error = 0;
+
+    if (bytes && size == wanted)
+        memcpy(plan->receipts, bytes, size);
+    if (bytes)
+        munmap(bytes, size);
+    if (!bytes || size != wanted)
+        return transition_refuse(transition, HBM_E_INTERNAL, "the worker sent no receipts for what it packed");
+    for (uint32_t i = 0; i < plan->packing->n_packed && !error; i++)
+        error = check_quality(transition, &plan->packing->packed[i], &plan->receipts[i]);
+    return error;
+}
+
+int track_book(struct track *track, int reply)
 {
     struct transition *transition = track->transition;
     struct plan *plan = track->plan;
@@ -155,6 +265,18 @@ int track_book(struct track *track)
             plan->target->checksum = job->reply.copy.checksum;
             plan->target->has_checksum = true;
         }
+        break;
+    case STEP_PACK: {
+        int error = read_receipts(transition, plan, reply);
+        if (error)
+            return error;
+        worked_ns = job->reply.pack.nanoseconds;
+        plan->target->checksum = job->reply.pack.checksum;
+        plan->target->has_checksum = true;
+        break;
+    }
+    case STEP_UNPACK:
+        worked_ns = job->reply.unpack.nanoseconds;
         break;
     case STEP_ENCODE: {
         struct placement *placement = &plan->placements[step->placement];

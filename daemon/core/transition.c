@@ -181,11 +181,12 @@ static void step_done(struct job *job)
     struct transition *transition = track->transition;
     _cleanup_fd_ int made = TAKE_FD(job->reply_fd);
 
+    track->table = fd_close(track->table);
     if (is_over(transition)) {
         track_ended(track);
         return;
     }
-    int error = track_book(track);
+    int error = track_book(track, made);
     if (error)
         track_failed(track, error);
     else if (extent_is_made(track->plan->target))
@@ -227,7 +228,7 @@ static struct plan *next_plan(struct transition *transition)
 
 static void start_track(struct track *track, struct transition *transition)
 {
-    *track = (struct track){.transition = transition, .plan = next_plan(transition)};
+    *track = (struct track){.transition = transition, .plan = next_plan(transition), .table = -1};
     transition->n_busy++;
     if (!track_next(track, step_done)) { /* nothing is in it */
         track->transition = NULL;
@@ -337,7 +338,11 @@ static bool take_created(struct transition *transition)
 {
     const struct extent_create *create = &transition->create;
 
-    transition->plans[transition->at].target = create->extent;
+    struct plan *plan = &transition->plans[transition->at];
+
+    plan->target = create->extent;
+    if (plan->target && plan->tier != HBM_TIER_DEVICE)
+        plan->target->packing = packing_ref(plan->packing);
     if (transition->cancelled)
         finish(transition, HBM_E_CANCELLED);
     else if (create->error)
@@ -375,10 +380,13 @@ static enum job_extent_kind kind_of(const struct transition *transition, const s
     return arena->handle == HBM_HANDLE_CUDA_IPC ? JOB_EXTENT_CUDA_IPC : JOB_EXTENT_DEVICE;
 }
 
-/* Its one step writes all of it. */
-static bool is_whole_copy(const struct plan *plan)
+/* Its one step writes all of it, or all that there is in it. */
+static bool is_filled_at_once(const struct plan *plan)
 {
-    return plan->n_steps == 1 && plan->steps[0].kind == STEP_COPY && plan->steps[0].bytes == plan->size;
+    const struct step *step = plan->steps;
+
+    return plan->n_steps == 1 && (step->kind == STEP_COPY   ? step->bytes == plan->size
+                                                            : step->kind == STEP_PACK || step->kind == STEP_UNPACK);
 }
 
 /* When its memory is about to be made: those before it have taken their room by then. */
@@ -406,7 +414,7 @@ static void create_one(struct transition *transition)
         .size = plan->size,
         .wait_ms = transition->memory_wait_ms,
         .moves = !transition->copy || !transition->commit,
-        .filled_at_once = is_whole_copy(plan) && (plan->tier != HBM_TIER_DEVICE || plan_worker(plan) == plan_device(plan)),
+        .filled_at_once = is_filled_at_once(plan) && (plan->tier != HBM_TIER_DEVICE || plan_worker(plan) == plan_device(plan)),
         .done = created,
     };
     transition->created = false;

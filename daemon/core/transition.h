@@ -18,12 +18,12 @@ struct placement {
     bool made_scale;
 };
 
-enum step_kind { STEP_COPY, STEP_ENCODE, STEP_DECODE };
+enum step_kind { STEP_COPY, STEP_ENCODE, STEP_DECODE, STEP_PACK, STEP_UNPACK };
 
 /* One job of a plan. Offsets are in the old and the new extent. */
 struct step {
     enum step_kind kind;
-    uint64_t source_offset, target_offset, bytes; /* COPY */
+    uint64_t source_offset, target_offset, bytes; /* COPY; PACK, UNPACK: bytes of the raw form */
     struct job_code code;                         /* ENCODE, DECODE */
     double min_sqnr_db, max_error;
     size_t placement; /* ENCODE: whose receipt */
@@ -42,6 +42,8 @@ struct plan {
     size_t n_placements;
     struct step *steps;
     size_t n_steps;
+    struct packing *packing; /* one ref: PACK and UNPACK go by it, and a copy of a packed extent takes it along */
+    struct hbm_receipt *receipts; /* PACK: what it cost, in the packing's order */
     /* own; a copy's creator may set source (one ref, taken) and, when done, take target */
     struct extent *source, *target;
     struct transition *transition;
@@ -60,6 +62,7 @@ struct track {
     struct plan *plan;
     size_t step;
     struct job job;
+    int table;                 /* PACK, UNPACK: the pieces, while the job runs; -1: none */
     struct extent_create keep; /* of what the step made */
     bool keeping;
     uint64_t bytes; /* of the running step */
@@ -105,8 +108,11 @@ struct transition {
     bool cancelled;
 };
 
-/* Plan of a whole-arena copy to a tier of its device, or to a peer. 0 or NO_MEMORY. */
+/* Plan of a whole arena to a tier of its device, or to a peer: a copy, or packed where buffers of it are parked. 0 or
+ * NO_MEMORY. */
 int plan_move(struct plan *plan, struct arena *arena, enum hbm_tier tier);
+/* The same, with all that can be encoded as `park` says, whatever the buffers' own policies; NULL: by these. */
+int plan_move_as(struct plan *plan, struct arena *arena, enum hbm_tier tier, const struct parking *park);
 /* Where the target is, or is going to be made; and whose worker does the steps: the side that is a device's memory, and
  * between two devices the arena's own. */
 struct device *plan_device(const struct plan *plan);

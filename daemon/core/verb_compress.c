@@ -1,10 +1,12 @@
 /* Compress: buffers take an encoded form. In place of the raw one (their arenas are rewritten, with what was not
- * named copied along, so that what is saved comes free), or as copies beside it (compress_copy.c). */
+ * named copied along, so that what is saved comes free), as copies beside it (compress_copy.c), or whenever they leave the
+ * device (park.c). */
 #include <stdio.h>
 #include <string.h>
 
 #include "daemon/base/cleanup.h"
 #include "daemon/core/compress_copy.h"
+#include "daemon/core/park.h"
 
 static int choose_replace(const struct buffer *buffer, const struct principal *who, const void *context,
                           struct recode *recode, const char **why)
@@ -43,8 +45,8 @@ static int check_args(const struct compress_args *args, char *detail)
         snprintf(detail, HBM_DETAIL_MAX, "the codec is fp16, bf16 or int8 (the way back is decompress)");
     else if (granularity > HBM_PER_GROUP && granularity != 0xff)
         snprintf(detail, HBM_DETAIL_MAX, "the granularity is tensor, channel or group");
-    else if (args->mode != WIRE_MODE_REPLACE && args->mode != WIRE_MODE_COPY)
-        snprintf(detail, HBM_DETAIL_MAX, "the mode is replace or copy");
+    else if (args->mode > WIRE_MODE_PARK)
+        snprintf(detail, HBM_DETAIL_MAX, "the mode is replace, copy or park");
     else if (args->as[0] && args->mode != WIRE_MODE_COPY)
         snprintf(detail, HBM_DETAIL_MAX, "only a copy gets a name of its own");
     else
@@ -63,6 +65,8 @@ void verb_compress(struct core *core, struct call *call, const struct compress_a
         error = select_buffers(core, &call->who, args->sel, &selection, detail);
     if (!error && args->mode == WIRE_MODE_COPY)
         moving = compress_copy(core, &call->who, &selection, args, &error, detail);
+    else if (!error && args->mode == WIRE_MODE_PARK)
+        moving = park_buffers(core, &call->who, &selection, args, &error, detail);
     else if (!error)
         moving = recoding(core, &call->who, &selection, choose_replace, args, false, &error, detail);
     if (error)

@@ -1,19 +1,22 @@
-/* Decompress: encoded buffers get their logical dtype back. What a lossy codec took away stays away. */
+/* Decompress: encoded buffers get their logical dtype back, and parked ones lose their policy (those that lie encoded now
+ * are decoded when they come back). What a lossy codec took away stays away. */
 #include "daemon/base/cleanup.h"
-#include "daemon/core/compress_plan.h"
+#include "daemon/core/park.h"
 
 static int choose_raw(const struct buffer *buffer, const struct principal *who, const void *context,
                       struct recode *recode, const char **why)
 {
+    bool parked = buffer->park.encoding.codec != HBM_CODEC_RAW;
+
     (void)context;
     recode->encoding = (struct hbm_encoding){.codec = HBM_CODEC_RAW, .stored = (uint8_t)buffer->dtype};
     if (buffer->parent)
         *why = "it holds the scales of another buffer";
-    else if (buffer->encoding.codec == HBM_CODEC_RAW)
+    else if (buffer->encoding.codec == HBM_CODEC_RAW && !parked)
         *why = "it is not compressed";
     else if (buffer_lacks_scales(buffer))
         *why = "it is a private copy, of the elements without their scales: decompress the original";
-    else if (arena_tier(buffer->arena) != HBM_TIER_DEVICE)
+    else if (arena_tier(buffer->arena) != HBM_TIER_DEVICE && !parked)
         *why = "it is offloaded: restore it first";
     else
         *why = NULL;
@@ -30,6 +33,12 @@ static int choose_raw(const struct buffer *buffer, const struct principal *who, 
     return 0;
 }
 
+static void fill_rows(struct moving *moving, struct op *op)
+{
+    unpark_rows(moving->core, op);
+    moving_fill_rows(op);
+}
+
 void verb_decompress(struct core *core, struct call *call, const char *sel)
 {
     _cleanup_(selection_clear) struct selection selection = {0};
@@ -39,6 +48,8 @@ void verb_decompress(struct core *core, struct call *call, const char *sel)
 
     if (!error)
         moving = recoding(core, &call->who, &selection, choose_raw, NULL, false, &error, detail);
+    if (moving)
+        moving->fill = fill_rows;
     if (error)
         call_refuse(call, error, "%s", detail);
     else

@@ -46,9 +46,10 @@ static int admit(const struct principal *who, const struct selection *selection,
 }
 
 static struct moving *build(struct core *core, const struct principal *who, const struct selection *selection,
-                            const struct arenas *arenas, enum hbm_tier tier)
+                            const struct arenas *arenas, enum hbm_tier tier, bool live)
 {
-    struct moving *moving = moving_arenas(core, who, arenas->at, arenas->n, tier);
+    static const struct parking raw; /* whoever goes on in it reads it as it is */
+    struct moving *moving = moving_arenas_as(core, who, arenas->at, arenas->n, tier, live ? &raw : NULL);
     struct op_row *rows =
         moving ? reallocarray(moving->rows, moving->n_rows + selection->n + 1, sizeof(*rows)) : NULL;
 
@@ -89,7 +90,7 @@ static void offload(struct core *core, struct call *call, const char *sel, enum 
         call_refuse(call, error, "%s", detail);
         return;
     }
-    struct moving *moving = build(core, &call->who, &selection, &arenas, tier);
+    struct moving *moving = build(core, &call->who, &selection, &arenas, tier, live);
     if (moving) {
         moving->transition.live = live;
         moving->transition.cancellable_by_lock = !live; /* who goes on with it in host memory locks it there */

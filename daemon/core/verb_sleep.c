@@ -35,10 +35,14 @@ static struct arena **find(struct core *core, struct call *call, const char *nam
     return TAKE_PTR(arenas);
 }
 
-void verb_sleep(struct core *core, struct call *call, const char *name, enum hbm_tier tier)
+void verb_sleep(struct core *core, struct call *call, const char *name, enum hbm_tier tier, const struct parking *park)
 {
     struct model *model;
 
+    if (park && !hbm_codec_name(park->encoding.codec)) {
+        call_refuse(call, HBM_E_INVALID, "codec %u is none", park->encoding.codec);
+        return;
+    }
     if (tier != HBM_TIER_HOST && tier != HBM_TIER_DISK) {
         call_refuse(call, HBM_E_INVALID, "a model sleeps in the host or the disk tier");
         return;
@@ -51,7 +55,7 @@ void verb_sleep(struct core *core, struct call *call, const char *name, enum hbm
                     hbm_tier_name(tier));
         return;
     }
-    struct moving *moving = moving_arenas(core, &call->who, arenas, model->n_arenas, tier);
+    struct moving *moving = moving_arenas_as(core, &call->who, arenas, model->n_arenas, tier, park);
     if (moving)
         moving->transition.cancellable_by_lock = true;
     moving_answer(moving, "sleep", call);

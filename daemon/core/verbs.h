@@ -63,7 +63,8 @@ void verb_offload(struct core *core, struct call *call, const char *sel, enum hb
 void verb_demote(struct core *core, struct call *call, const char *sel, bool force);
 void verb_restore(struct core *core, struct call *call, const char *sel);
 void verb_prefetch(struct core *core, struct call *call, const char *sel);
-void verb_sleep(struct core *core, struct call *call, const char *model, enum hbm_tier tier);
+/* park: all that can is encoded so for this sleep; NULL: what is parked as it is, the rest raw. */
+void verb_sleep(struct core *core, struct call *call, const char *model, enum hbm_tier tier, const struct parking *park);
 void verb_wake(struct core *core, struct call *call, const char *model);
 void verb_hash(struct core *core, struct call *call, const char *sel);
 void verb_op_cancel(struct core *core, struct call *call, uint64_t op);

@@ -71,6 +71,7 @@ static void write_members(struct writer *writer, struct lease_index *index, cons
                           const struct buffer *buffer)
 {
     const struct arena *arena = buffer->arena;
+    const struct packed *packed = buffer_packed(buffer);
     char name[NAME_FOR_MAX], encoding[64];
 
     buffer_name_for(buffer, who, name, sizeof(name));
@@ -82,7 +83,7 @@ static void write_members(struct writer *writer, struct lease_index *index, cons
     write_number(writer, "owner", arena->owner.uid);
     write_listener(writer, buffer->core, arena->owner.listener);
     write_number(writer, "size", buffer_raw_size(buffer));
-    write_number(writer, "stored_size", buffer->size + (buffer->scale ? buffer->scale->size : 0));
+    write_number(writer, "stored_size", buffer_stored_size(buffer));
     write_string(writer, "dtype", hbm_dtype_name(buffer->dtype));
     write_open(writer, "shape", '[');
     for (uint32_t i = 0; i < buffer->rank; i++)
@@ -91,6 +92,8 @@ static void write_members(struct writer *writer, struct lease_index *index, cons
     write_string(writer, "tier", hbm_tier_name(arena_tier(arena)));
     write_bool(writer, "live", arena->live);
     write_string(writer, "encoding", encoding);
+    write_park(writer, "parks_as", &buffer->park.encoding);
+    write_park(writer, "parked", packed ? &packed->encoding : &(struct hbm_encoding){0});
     write_string(writer, "handle", handle_text(arena));
     write_string(writer, "device", arena->device->uuid);
     write_string(writer, "peer", arena_peer(arena) ? arena_peer(arena)->uuid : NULL);

@@ -28,6 +28,11 @@ static void write_code(struct writer *writer, const struct op *op, const struct 
 
     hbm_encoding_text(&row->encoding, encoding, sizeof(encoding));
     write_string(writer, "encoding", encoding);
+    if (row->park.codec != HBM_CODEC_RAW) {
+        write_string(writer, "tier", hbm_tier_name(row->tier));
+        write_park(writer, "parks_as", &row->park);
+        return;
+    }
     write_number(writer, "bytes_before", row->bytes_before);
     write_number(writer, "bytes_after", row->bytes_after);
     if (measured) {
@@ -42,12 +47,22 @@ static void write_code(struct writer *writer, const struct op *op, const struct 
     }
 }
 
+void write_park(struct writer *writer, const char *key, const struct hbm_encoding *encoding)
+{
+    char text[64];
+
+    hbm_encoding_text(encoding, text, sizeof(text));
+    write_string(writer, key, encoding->codec == HBM_CODEC_RAW ? NULL : text);
+}
+
 static void write_move(struct writer *writer, const struct op *op, const struct op_row *row)
 {
     write_string(writer, "tier", hbm_tier_name(row->tier));
     if (row->peer)
         write_string(writer, "peer", row->peer->uuid);
     write_number(writer, "size", row->size);
+    write_number(writer, "stored_size", row->stored);
+    write_park(writer, "parked", &row->packed);
     write_real(writer, "seconds", seconds_of(op));
     write_real(writer, "gb_per_s", rate(op->bytes_done, (double)op->worked_ns / 1e9));
 }

@@ -21,20 +21,20 @@ static double bound(double value)
 void handle_COMPRESS(struct request *request, const struct COMPRESS_args *args)
 {
     struct compress_args compress = {.min_sqnr_db = bound(args->min_sqnr), .max_error = bound(args->max_error)};
-    bool copy = args->mode && !strcmp(args->mode, "copy");
+    bool copy = args->mode && !strcmp(args->mode, "copy"), park = args->mode && !strcmp(args->mode, "park");
     const char *why;
 
     if (!encoding_parse(args->codec, args->granularity, &compress.encoding, &why))
         return answer_refuse(request, HBM_E_INVALID, "%s", why);
     if (args->calibrate && strcmp(args->calibrate, "minmax"))
         return answer_refuse(request, HBM_E_INVALID, "`calibrate` is to be minmax");
-    if (args->mode && !copy && strcmp(args->mode, "replace"))
-        return answer_refuse(request, HBM_E_INVALID, "`mode` is to be replace or copy");
+    if (args->mode && !copy && !park && strcmp(args->mode, "replace"))
+        return answer_refuse(request, HBM_E_INVALID, "`mode` is to be replace, copy or park");
     if (args->as && !copy)
         return answer_refuse(request, HBM_E_INVALID, "`as` names a copy: it needs mode copy");
     if (compress.max_error < 0 || compress.min_sqnr_db < 0)
         return answer_refuse(request, HBM_E_INVALID, "`min_sqnr` and `max_error` may not be negative");
-    compress.mode = copy ? WIRE_MODE_COPY : WIRE_MODE_REPLACE;
+    compress.mode = copy ? WIRE_MODE_COPY : park ? WIRE_MODE_PARK : WIRE_MODE_REPLACE;
     snprintf(compress.sel, sizeof(compress.sel), "%s", args->sel);
     snprintf(compress.as, sizeof(compress.as), "%s", args->as ? args->as : "");
     request->async = args->async;
@@ -95,10 +95,19 @@ void handle_SLEEP(struct request *request, const struct SLEEP_args *args)
 {
     enum hbm_tier tier;
 
+    struct parking park = {.min_sqnr_db = bound(args->min_sqnr), .max_error = bound(args->max_error)};
+    const char *why;
+
     if (!away_tier(request, args->to, &tier))
         return;
+    if (!args->codec && (args->granularity || park.min_sqnr_db || park.max_error))
+        return answer_refuse(request, HBM_E_INVALID, "`granularity`, `min_sqnr` and `max_error` go with a `codec`");
+    if (args->codec && !encoding_parse(args->codec, args->granularity, &park.encoding, &why))
+        return answer_refuse(request, HBM_E_INVALID, "%s", why);
+    if (park.max_error < 0 || park.min_sqnr_db < 0)
+        return answer_refuse(request, HBM_E_INVALID, "`min_sqnr` and `max_error` may not be negative");
     request->async = args->async;
-    verb_sleep(request->core, request_call(request, answer_with_rows), args->model, tier);
+    verb_sleep(request->core, request_call(request, answer_with_rows), args->model, tier, args->codec ? &park : NULL);
 }
 
 void handle_WAKE(struct request *request, const struct WAKE_args *args)

@@ -21,7 +21,7 @@ static void fill(struct wire_grant *grant, const struct lease *lease, const stru
         .lease = lease->id,
         .buffer = buffer->id,
         .arena = buffer->arena->id,
-        .arena_size = extent->size,
+        .arena_size = extent_raw_size(extent),
         .offset = buffer->offset,
         .size = buffer->size,
         .encoding = buffer->encoding,

@@ -31,7 +31,7 @@ static int add_arenas(struct table_builder *builder, const struct lease *lease, 
         const struct extent *extent = mapping->extent;
         struct table_arena row = {
             .arena = mapping->arena->id,
-            .size = extent->size,
+            .size = extent_raw_size(extent),
             .slot = mapping->slot,
             .device = listener_device_index(mapping->session->core, &mapping->session->who, mapping->arena->device),
             .handle = mapping->arena->handle,

@@ -48,8 +48,8 @@ void handle_compress(struct link *link, const struct packet_header *header, stru
         REFUSE(HBM_E_INVALID, "nothing is selected");
     if (!hbm_codec_name(request->encoding.codec))
         REFUSE(HBM_E_INVALID, "codec %u is none", request->encoding.codec);
-    if (request->mode > WIRE_MODE_COPY)
-        REFUSE(HBM_E_INVALID, "mode %u is none; a compression replaces or copies", request->mode);
+    if (request->mode > WIRE_MODE_PARK)
+        REFUSE(HBM_E_INVALID, "mode %u is none; a compression replaces, copies or parks", request->mode);
     if (request->flags)
         REFUSE(HBM_E_INVALID, "flags 0x%x; a compression takes none", request->flags);
     if (isnan(request->min_sqnr_db) || isnan(request->max_error) || request->max_error < 0)

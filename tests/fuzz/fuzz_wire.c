@@ -73,6 +73,7 @@ static void owner_dies(struct input *in)
 static void operate(struct input *in, const struct client *client, uint8_t what)
 {
     struct core *core = world.core;
+    const struct parking park = {.encoding = {.codec = HBM_CODEC_INT8, .granularity = 0xff}};
     struct call *call = world_call(what & 0x10 ? alice : root, NULL);
     char name[HBM_NAME_MAX], to[HBM_NAME_MAX];
 
@@ -92,7 +93,7 @@ static void operate(struct input *in, const struct client *client, uint8_t what)
         verb_free_sel(core, call, name);
         break;
     case 4:
-        verb_sleep(core, call, name, what & 0x20 ? HBM_TIER_DISK : HBM_TIER_HOST);
+        verb_sleep(core, call, name, what & 0x20 ? HBM_TIER_DISK : HBM_TIER_HOST, what & 0x40 ? &park : NULL);
         break;
     case 5:
         verb_wake(core, call, name);

@@ -103,6 +103,48 @@ static bool copy(struct job *job, unsigned next)
     return job->reply_fd >= 0;
 }
 
+static bool has_pieces(const struct job *job, unsigned next, uint32_t n)
+{
+    size_t size = 0;
+    void *pieces = next < job->n_fds ? memfd_map_sealed(job->fds[next], n * sizeof(struct job_piece), &size) : NULL;
+
+    if (pieces)
+        munmap(pieces, size);
+    MUST(size == n * sizeof(struct job_piece));
+    return pieces;
+}
+
+static bool pack(struct job *job, unsigned next)
+{
+    const struct job_pack_request *request = &job->request.pack;
+    static const struct hbm_receipt receipts[1024];
+
+    job->reply.pack.checksum = 42;
+    job->reply.pack.nanoseconds = 1000;
+    MUST(request->n_receipts && request->n_receipts <= 1024 && request->bytes == request->packed.size);
+    MUST(has_size(job, &request->raw, &next));
+    MUST(has_size(job, &request->packed, &next));
+    job->reply_fd = memfd_sealed("receipts", receipts, request->n_receipts * sizeof(*receipts));
+    return has_pieces(job, next, request->n_pieces) && job->reply_fd >= 0;
+}
+
+static bool unpack(struct job *job, unsigned next)
+{
+    const struct job_unpack_request *request = &job->request.unpack;
+
+    job->reply.unpack.checksum = 42;
+    job->reply.unpack.nanoseconds = 1000;
+    MUST(!(request->flags & JOB_VERIFY) || request->expected == 42);
+    if (!(request->flags & JOB_MAKE_TARGET))
+        MUST(has_size(job, &request->raw, &next));
+    MUST(has_size(job, &request->packed, &next));
+    MUST(has_pieces(job, next, request->n_pieces));
+    if (!(request->flags & JOB_MAKE_TARGET))
+        return true;
+    job->reply_fd = memfd_fixed("extent", request->raw.size);
+    return job->reply_fd >= 0;
+}
+
 static bool perform(struct world *world, struct job *job)
 {
     union job_request *request = &job->request;
@@ -113,6 +155,10 @@ static bool perform(struct world *world, struct job *job)
         return create(world, job);
     case JOB_COPY:
         return copy(job, next);
+    case JOB_PACK:
+        return pack(job, next);
+    case JOB_UNPACK:
+        return unpack(job, next);
     case JOB_ENCODE:
         job->reply.encode.receipt = (struct hbm_receipt){.sqnr_db = 40, .seconds = 1e-6};
         return has_size(job, &request->encode.source, &next) && has_size(job, &request->encode.target, &next) &&

@@ -84,7 +84,7 @@ static void check_buffer(struct known *known, const struct buffer *buffer)
 {
     const struct arena *arena = buffer->arena;
     const struct extent *extent = arena->extent;
-    struct form form = form_of(buffer);
+    struct form form = form_there(buffer);
 
     CHECK(owner_equal(arena->owner, known->owner) && arena->shared == known->shared && arena->mode == known->mode);
     CHECK(buffer->keep == known->keep && (buffer->model ? buffer->model->id : 0) == known->model);

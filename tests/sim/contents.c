@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include "daemon/base/cleanup.h"
+#include "proto/memfd.h"
 #include "tests/sim/sim.h"
 
 static uint32_t scale_for(uint64_t tag)
@@ -36,6 +37,44 @@ struct form form_of(const struct buffer *buffer)
                          .size = buffer->size,
                          .encoding = buffer->encoding,
                          .scale_offset = buffer->scale ? buffer->scale->offset : 0};
+}
+
+/* Where a raw buffer's first byte lies in a packed extent. */
+static uint64_t packed_offset(const struct packing *packing, uint64_t offset)
+{
+    for (uint32_t i = 0; i < packing->n_pieces; i++) {
+        const struct job_piece *piece = &packing->pieces[i];
+        if (piece->encoding.codec == HBM_CODEC_RAW && offset >= piece->raw_offset &&
+            offset < piece->raw_offset + piece->dims[2])
+            return piece->data_offset + (offset - piece->raw_offset);
+    }
+    CHECK(!"a raw buffer is in the packed extent");
+    return 0;
+}
+
+/* Here no buffer takes more than one piece. */
+struct form form_there(const struct buffer *buffer)
+{
+    const struct packing *packing = buffer->arena->extent->packing;
+    const struct packed *packed = buffer_packed(buffer);
+    struct form form = form_of(buffer);
+
+    if (packing && !packed) {
+        form.offset = packed_offset(packing, form.offset);
+        if (buffer->scale)
+            form.scale_offset = packed_offset(packing, form.scale_offset);
+    }
+    for (uint32_t i = 0; packed && i < packing->n_pieces; i++) {
+        const struct job_piece *piece = &packing->pieces[i];
+        if (piece->encoding.codec == HBM_CODEC_RAW || &packing->packed[piece->receipt] != packed)
+            continue;
+        form = (struct form){.offset = piece->data_offset,
+                             .size = piece->dims[0] * piece->dims[1] * piece->dims[2] *
+                                     hbm_dtype_bits(piece->encoding.stored) / 8,
+                             .encoding = piece->encoding,
+                             .scale_offset = piece->scale_offset};
+    }
+    return form;
 }
 
 void contents_write(int fd, const struct form *form, uint64_t tag)
@@ -104,7 +143,7 @@ void contents_damage(const struct arena *arena)
     list_for_each (node, &arena->buffers) {
         const struct buffer *buffer = list_entry(node, struct buffer, arena_node);
         struct known *known = known_get(buffer->id);
-        spoil(arena->extent->fd, buffer->offset);
+        spoil(arena->extent->fd, form_there(buffer).offset);
         if (known)
             known->damaged = true;
     }
@@ -170,6 +209,54 @@ static void recode(const struct job *job, bool encodes)
     sim.count.moves++;
 }
 
+static void move_piece(bool pack, const struct job_piece *piece, int raw_fd, int packed_fd)
+{
+    static char bytes[1 << 16];
+    struct form coded = {.offset = piece->data_offset, .scale_offset = piece->scale_offset, .encoding = piece->encoding},
+                raw = {.offset = piece->raw_offset};
+    uint64_t elements = piece->dims[0] * piece->dims[1] * piece->dims[2], tag;
+
+    if (piece->encoding.codec == HBM_CODEC_RAW) {
+        for (uint64_t at = 0; at < elements; at += sizeof(bytes)) {
+            size_t n = elements - at < sizeof(bytes) ? elements - at : sizeof(bytes);
+            CHECK(pread(pack ? raw_fd : packed_fd, bytes, n,
+                        (off_t)((pack ? piece->raw_offset : piece->data_offset) + at)) == (ssize_t)n);
+            put(pack ? packed_fd : raw_fd, (pack ? piece->data_offset : piece->raw_offset) + at, bytes, n);
+        }
+        return;
+    }
+    raw.size = elements * hbm_dtype_bits(piece->dtype) / 8;
+    coded.size = elements * hbm_dtype_bits(piece->encoding.stored) / 8;
+    tag = contents_read(pack ? raw_fd : packed_fd, pack ? &raw : &coded);
+    if (tag == UINT64_MAX)
+        CHECK(any_is_opaque());
+    else
+        contents_write(pack ? packed_fd : raw_fd, pack ? &coded : &raw, tag);
+}
+
+static void move_pieces(struct job *job)
+{
+    bool pack = job->opcode == JOB_PACK, makes = job->request.unpack.flags & JOB_MAKE_TARGET;
+    const struct job_unpack_request *request = &job->request.unpack; /* both have the same fields */
+    unsigned next = 0;
+    int raw = makes ? job->reply_fd : fd_of(job, &request->raw, &next), packed = fd_of(job, &request->packed, &next);
+    size_t size;
+    struct job_piece *pieces = memfd_map_sealed(job->fds[next], 1 << 20, &size);
+
+    CHECK(pieces && size == request->n_pieces * sizeof(*pieces));
+    if (!pack && request->flags & JOB_VERIFY && is_damaged(packed))
+        job->error = HBM_E_CHECKSUM;
+    if (job->error && !makes)
+        spoil(pack ? packed : raw, 0);
+    for (uint32_t i = 0; !job->error && i < request->n_pieces; i++)
+        move_piece(pack, &pieces[i], raw, packed);
+    if (job->error)
+        job->reply_fd = fd_close(job->reply_fd);
+    else
+        sim.count.moves++;
+    munmap(pieces, size);
+}
+
 static void tell_listed(struct job *job)
 {
     struct job_clients_reply *reply = &job->reply.clients;
@@ -198,6 +285,8 @@ void contents_perform(struct world *world, struct job *job)
         copy(job);
     } else if (job->opcode == JOB_ENCODE || job->opcode == JOB_DECODE) {
         recode(job, job->opcode == JOB_ENCODE);
+    } else if (job->opcode == JOB_PACK || job->opcode == JOB_UNPACK) {
+        move_pieces(job);
     } else if (job->opcode == JOB_HASH && !job->error) {
         job->reply.hash.hash =
             get(fd_of(job, &job->request.hash.extent, &next), job->request.hash.offset, sizeof(uint64_t));

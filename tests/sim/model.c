@@ -220,7 +220,7 @@ static void meet_buffer(const struct buffer *buffer)
 {
     struct known *known = known_get(buffer->id);
     const struct extent *extent = buffer->arena->extent;
-    struct form form = form_of(buffer);
+    struct form form = form_there(buffer);
 
     if (!known) {
         CHECK(sim.doing.makes);

@@ -217,6 +217,8 @@ static inline unsigned long long number(uint64_t id)
 
 /* contents.c */
 struct form form_of(const struct buffer *buffer);
+/* The same, as it lies where its arena is now: packed, maybe. */
+struct form form_there(const struct buffer *buffer);
 void contents_write(int fd, const struct form *form, uint64_t tag);
 uint64_t contents_read(int fd, const struct form *form); /* UINT64_MAX: not a whole number */
 int extent_fd(const struct extent *extent);

@@ -12,6 +12,7 @@ int core_health_cases(void);
 int core_ledger_cases(void);
 int core_live_cases(void);
 int core_make_cases(void);
+int core_park_cases(void);
 int core_peer_cases(void);
 int core_pool_cases(void);
 int core_prefetch_cases(void);

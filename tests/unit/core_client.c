@@ -268,12 +268,22 @@ struct op *restore(struct world *world, const char *sel)
     return op_of(world, question);
 }
 
-struct op *compress(struct world *world, const char *sel, unsigned codec)
+static struct op *encode(struct world *world, const char *sel, unsigned codec, enum wire_mode mode)
 {
-    struct compress_args args = {.encoding = {.codec = (uint8_t)codec, .granularity = 0xff}};
+    struct compress_args args = {.encoding = {.codec = (uint8_t)codec, .granularity = 0xff}, .mode = mode};
     struct ask *question = ask(world, alice, NULL);
 
     snprintf(args.sel, sizeof(args.sel), "%s", sel);
     verb_compress(world->core, &question->call, &args);
     return op_of(world, question);
+}
+
+struct op *compress(struct world *world, const char *sel, unsigned codec)
+{
+    return encode(world, sel, codec, WIRE_MODE_REPLACE);
+}
+
+struct op *park(struct world *world, const char *sel, unsigned codec)
+{
+    return encode(world, sel, codec, WIRE_MODE_PARK);
 }

@@ -140,6 +140,80 @@ static int run_code(struct world *world, struct job *job)
     return encode && job->request.encode.min_sqnr_db > 40 ? HBM_E_QUALITY : 0;
 }
 
+/* A piece as a coder's job has it. */
+static struct job_code code_of(const struct job_piece *piece)
+{
+    struct job_code code = {.raw_offset = piece->raw_offset,
+                            .data_offset = piece->data_offset,
+                            .scale_offset = piece->scale_offset,
+                            .rank = 3,
+                            .dtype = piece->dtype,
+                            .encoding = piece->encoding};
+
+    memcpy(code.dims, piece->dims, sizeof(piece->dims));
+    return code;
+}
+
+static void run_piece(bool pack, const struct job_piece *piece, unsigned char *raw, unsigned char *packed)
+{
+    struct job_code code = code_of(piece);
+
+    if (piece->encoding.codec != HBM_CODEC_RAW)
+        toy(pack, &code, raw, packed);
+    else if (pack)
+        memcpy(packed + piece->data_offset, raw + piece->raw_offset, piece->dims[2]);
+    else
+        memcpy(raw + piece->raw_offset, packed + piece->data_offset, piece->dims[2]);
+}
+
+static int send_receipts(uint32_t n)
+{
+    struct hbm_receipt receipts[64];
+
+    assert_in_range(n, 1, 64);
+    for (uint32_t i = 0; i < n; i++)
+        receipts[i] = (struct hbm_receipt){.sqnr_db = 40, .max_abs_error = 0.5, .seconds = 1e-6};
+    return memfd_sealed("receipts", receipts, n * sizeof(*receipts));
+}
+
+static int run_packing(struct world *world, struct job *job)
+{
+    bool pack = job->opcode == JOB_PACK;
+    const struct job_unpack_request *request = &job->request.unpack; /* both have the same fields */
+    unsigned next = 0;
+    size_t size;
+    bool makes = request->flags & JOB_MAKE_TARGET;
+
+    _Static_assert(sizeof(struct job_pack_request) == sizeof(struct job_unpack_request), "the same fields");
+    if (makes)
+        job->reply_fd = make(request->raw.size);
+    unsigned char *raw = view(makes ? job->reply_fd : fd_of(world, job, &request->raw, &next), &request->raw);
+    unsigned char *packed = view(fd_of(world, job, &request->packed, &next), &request->packed);
+    struct job_piece *pieces = memfd_map_sealed(job->fds[next], 1 << 20, &size);
+    int error = 0;
+
+    assert_int_equal(job->n_fds, next + 1);
+    assert_int_equal(request->bytes, request->packed.size);
+    assert_non_null(pieces);
+    assert_int_equal(size, request->n_pieces * sizeof(*pieces));
+    if (pack)
+        memset(packed, 0, request->bytes);
+    for (uint32_t i = 0; i < request->n_pieces; i++)
+        run_piece(pack, &pieces[i], raw, packed);
+    if (pack)
+        job->reply_fd = send_receipts(request->n_receipts);
+    job->reply.unpack.checksum = XXH3_64bits(packed, request->bytes);
+    job->reply.unpack.nanoseconds = 1000;
+    if ((request->flags & JOB_VERIFY) && job->reply.unpack.checksum != request->expected)
+        error = HBM_E_CHECKSUM;
+    munmap(pieces, size);
+    munmap(raw, request->raw.size);
+    munmap(packed, request->packed.size);
+    if (error)
+        job->reply_fd = fd_close(job->reply_fd);
+    return error;
+}
+
 static int run_hash(struct world *world, struct job *job)
 {
     const struct job_hash_request *request = &job->request.hash;
@@ -205,6 +279,9 @@ int core_job_run(struct world *world, struct job *job)
     case JOB_ENCODE:
     case JOB_DECODE:
         return run_code(world, job);
+    case JOB_PACK:
+    case JOB_UNPACK:
+        return run_packing(world, job);
     case JOB_HASH:
         return run_hash(world, job);
     case JOB_FILE:

@@ -333,7 +333,7 @@ static void sleep_takes_a_whole_model_and_wake_brings_it_back(void **state)
     struct ask *question = ask(&w, alice, NULL);
     uint64_t bytes[HBM_PLACES];
 
-    verb_sleep(w.core, &question->call, "m", HBM_TIER_HOST);
+    verb_sleep(w.core, &question->call, "m", HBM_TIER_HOST, NULL);
     struct op *op = op_of(&w, question);
     assert_int_equal(op->state, WIRE_OP_DONE);
     assert_int_equal(op->n_rows, 8);
@@ -345,10 +345,10 @@ static void sleep_takes_a_whole_model_and_wake_brings_it_back(void **state)
     model_bytes(model, bytes);
     assert_int_equal(bytes[HBM_TIER_HOST], 0);
     question = ask(&w, bob, NULL);
-    verb_sleep(w.core, &question->call, "~1000/m", HBM_TIER_HOST);
+    verb_sleep(w.core, &question->call, "~1000/m", HBM_TIER_HOST, NULL);
     assert_int_equal(error_of(&w, question), HBM_E_DENIED);
     question = ask(&w, alice, NULL);
-    verb_sleep(w.core, &question->call, "nothing", HBM_TIER_HOST);
+    verb_sleep(w.core, &question->call, "nothing", HBM_TIER_HOST, NULL);
     assert_int_equal(error_of(&w, question), HBM_E_NOT_FOUND);
     world_check_books(&w);
 }
@@ -391,7 +391,7 @@ static void a_client_that_stays_locked_makes_it_busy_and_is_named(void **state)
     client_locks(session, lease->mappings[0]->slot);
     unsigned copies = w.ran[JOB_COPY];
     struct ask *question = ask(&w, alice, NULL);
-    verb_sleep(w.core, &question->call, "m", HBM_TIER_HOST);
+    verb_sleep(w.core, &question->call, "m", HBM_TIER_HOST, NULL);
     world_run(&w);
     client_lets_go(&w, other);
     world_pass(&w, 501);

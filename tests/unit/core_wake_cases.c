@@ -33,7 +33,7 @@ static void put_to_sleep(enum hbm_tier tier)
 {
     struct ask *question = ask(&w, alice, NULL);
 
-    verb_sleep(w.core, &question->call, "m", tier);
+    verb_sleep(w.core, &question->call, "m", tier, NULL);
     assert_int_equal(op_of(&w, question)->state, WIRE_OP_DONE);
     assert_string_equal(there(), "-----");
 }
@@ -248,7 +248,7 @@ static void a_cancelled_sleep_leaves_all_of_it_awake(void **state)
     for (unsigned steps = 0; !done; steps++) {
         struct ask *question = ask(&w, alice, NULL), *stop = ask(&w, alice, NULL);
         w.hold = true;
-        verb_sleep(w.core, &question->call, "m", HBM_TIER_DISK);
+        verb_sleep(w.core, &question->call, "m", HBM_TIER_DISK, NULL);
         for (unsigned i = 0; i < steps && world_step(&w); i++)
             ;
         verb_op_cancel(w.core, &stop->call, question->id);
@@ -272,7 +272,7 @@ static void while_it_wakes_a_second_wake_and_a_sleep_are_told_so(void **state)
     put_to_sleep(HBM_TIER_HOST); /* twice is once */
     w.hold = true;
     struct ask *first = begin(), *second = begin(), *sleeping = ask(&w, alice, NULL);
-    verb_sleep(w.core, &sleeping->call, "m", HBM_TIER_DISK);
+    verb_sleep(w.core, &sleeping->call, "m", HBM_TIER_DISK, NULL);
     assert_int_equal(op_get(w.core, second->id)->error, HBM_E_BUSY);
     assert_int_equal(op_get(w.core, sleeping->id)->error, HBM_E_BUSY);
     assert_non_null(strstr(op_get(w.core, sleeping->id)->detail, "(wake) has the arena"));
@@ -297,7 +297,7 @@ static void a_model_that_is_locked_does_not_sleep_and_says_who_has_it(void **sta
     verb_lock(w.core, &locking->call, slots + 2, 1, 1000);
     assert_int_equal(error_of(&w, locking), 0);
     lockword_arrive(&session->words[slots[2]], 1);
-    verb_sleep(w.core, &question->call, "m", HBM_TIER_HOST);
+    verb_sleep(w.core, &question->call, "m", HBM_TIER_HOST, NULL);
     world_run(&w);
     assert_int_equal(op_get(w.core, question->id)->state, WIRE_OP_RUNNING);
     world_pass(&w, w.core->limits.reclaim_ms + 1);

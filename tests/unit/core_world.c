@@ -364,10 +364,16 @@ static void draw_buffer(FILE *out, const struct buffer *buffer)
             buffer->scale ? buffer->scale->id : 0);
     fprintf(out,
             " dtype %u rank %u dims %" PRIu64 " %" PRIu64 " at %" PRIu64 "+%" PRIu64
-            " codec %d/%d/%d version %u leases %u keep %d receipt %d %g\n",
+            " codec %d/%d/%d version %u leases %u keep %d receipt %d %g",
             buffer->dtype, buffer->rank, buffer->dims[0], buffer->dims[1], buffer->offset, buffer->size,
             buffer->encoding.codec, buffer->encoding.granularity, buffer->encoding.axis, buffer->version,
             buffer->n_leases, buffer->keep, buffer->has_receipt, buffer->receipt.sqnr_db);
+    if (buffer->park.encoding.codec != HBM_CODEC_RAW)
+        fprintf(out, " parks as %d/%d %g %g", buffer->park.encoding.codec, buffer->park.encoding.granularity,
+                buffer->park.min_sqnr_db, buffer->park.max_error);
+    if (buffer_packed(buffer))
+        fprintf(out, " lies as %d in %" PRIu64, buffer_packed(buffer)->encoding.codec, buffer_stored_size(buffer));
+    fprintf(out, "\n");
 }
 
 static int by_text(const void *left, const void *right)
@@ -403,11 +409,14 @@ char *world_picture(const struct world *world)
         const struct arena *arena = list_entry(node, struct arena, node);
         fprintf(out,
                 "arena %" PRIx64 " %u shared %d mode %o handle %d %s extent %" PRIx64 " %s size %" PRIu64
-                " check %d %" PRIx64 " lost %d%s%s\n",
+                " check %d %" PRIx64 " lost %d%s%s",
                 arena->id, arena->owner.uid, arena->shared, arena->mode, arena->handle, arena->group,
                 arena->extent->id, hbm_tier_name(arena_tier(arena)), arena->extent->size,
                 arena->extent->has_checksum, arena->extent->checksum, arena->extent->lost,
                 arena->extent->exported ? " exported" : "", arena->live ? " live" : "");
+        if (arena->extent->packing)
+            fprintf(out, " packed of %" PRIu64 " in %u pieces", extent_raw_size(arena->extent), arena->extent->packing->n_pieces);
+        fprintf(out, "\n");
     }
     list_for_each (node, &core->buffers)
         draw_buffer(out, list_entry(node, struct buffer, node));

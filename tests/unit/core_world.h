@@ -141,3 +141,4 @@ bool is_filled(const struct buffer *buffer, unsigned seed);
 struct op *offload(struct world *world, const char *sel, enum hbm_tier tier, bool force);
 struct op *restore(struct world *world, const char *sel);
 struct op *compress(struct world *world, const char *sel, unsigned codec);
+struct op *park(struct world *world, const char *sel, unsigned codec);

@@ -445,7 +445,7 @@ static void offloads_and_restores(void)
 
 static void puts_a_model_to_sleep(void)
 {
-    OP(verb_sleep, "m", HBM_TIER_HOST);
+    OP(verb_sleep, "m", HBM_TIER_HOST, NULL);
     OP(verb_wake, "m");
 }
 
@@ -457,6 +457,38 @@ static void compresses(void)
         OP(verb_decompress, "m/*");
     args = (struct compress_args){.sel = "w", .encoding = {.codec = HBM_CODEC_BF16}};
     OP(verb_compress, &args);
+}
+
+static void starts_again(void);
+
+static void parks(void)
+{
+    struct compress_args args = {
+        .sel = "*", .mode = WIRE_MODE_PARK, .encoding = {.codec = HBM_CODEC_INT8, .granularity = 0xff}};
+    const struct parking park = {.encoding = {.codec = HBM_CODEC_BF16}};
+    struct lease *lease;
+
+    int error = OP(verb_compress, &args);
+    OP(verb_offload, "w", HBM_TIER_DISK, true);
+    attach_to(bob, stranger, "~1000/w", HBM_RO, &lease);
+    OP(verb_sleep, "m", HBM_TIER_HOST, &park);
+    OP(verb_hash, "*");
+    OP(verb_offload, "m/*", HBM_TIER_DISK, true);
+    OP(verb_restore, "w");
+    if (!error)
+        OP(verb_decompress, "w");
+}
+
+static void starts_again_with_what_is_parked(void)
+{
+    struct compress_args args = {.sel = "away", .mode = WIRE_MODE_PARK, .encoding = {.codec = HBM_CODEC_BF16}};
+
+    fault.held = true;
+    restore(&w, "away");
+    OP(verb_compress, &args);
+    offload(&w, "away", HBM_TIER_HOST, true);
+    assert_non_null(buffer_packed(named(&w, "away")));
+    starts_again();
 }
 
 static void compresses_copies(void)
@@ -520,7 +552,7 @@ static void is_cancelled(void)
     uint64_t id;
 
     w.hold = true;
-    verb_sleep(w.core, &question->call, "m", HBM_TIER_DISK);
+    verb_sleep(w.core, &question->call, "m", HBM_TIER_DISK, NULL);
     if (!outcome(question, &id)) {
         DO(NULL, verb_op_cancel, id);
         w.hold = false;
@@ -597,6 +629,7 @@ static const struct scene scenes[] = {
     SCENE(puts_a_model_to_sleep),
     SCENE(compresses),
     SCENE(compresses_copies),
+    SCENE(parks),
     SCENE(hashes),
     SCENE(writes_and_reads_a_file),
     FREEING(frees),
@@ -610,6 +643,7 @@ static const struct scene scenes[] = {
     SCENE(is_cancelled),
     SCENE(loses_a_writer),
     SCENE(starts_again),
+    SCENE(starts_again_with_what_is_parked),
 };
 
 static unsigned uses_of(const struct scene *scene)

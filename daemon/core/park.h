@@ -1,0 +1,11 @@
+/* Park: the policy by which buffers are encoded when they leave the device, and decoded when they come back. It is set and
+ * taken away without moving anything. */
+#pragma once
+
+#include "daemon/core/compress_plan.h"
+
+/* For compress with mode park. NULL with error and detail. */
+struct moving *park_buffers(struct core *core, const struct principal *who, const struct selection *selection,
+                            const struct compress_args *args, int *error, char *detail);
+/* Those of the op's buffers that are parked are not any more. */
+void unpark_rows(struct core *core, const struct op *op);
