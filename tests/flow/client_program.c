@@ -322,7 +322,7 @@ static void cycles(void)
 static void cancelled_offload(void)
 {
     hbm_op *begun = NULL;
-    int error = hbm_offload(session, words[2], (unsigned)number(3), 0, &begun);
+    int error = hbm_offload(session, words[2], (unsigned)number(3), (unsigned)number(4), &begun);
 
     if (!error)
         error = hbm_op_cancel(begun);

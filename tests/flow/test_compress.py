@@ -137,7 +137,7 @@ def test_a_result_worse_than_its_bound_is_refused_and_changes_nothing(shared, bo
 
 
 REFUSED = [["--codec", "int8", "--granularity", "group:0"], ["--codec", "int8", "--granularity", "channel:5"], ["--codec", "gzip"],
-           ["--codec", "int8", "--granularity", "group:x"], ["--codec", "int8", "--mode", "park"], ["--codec", "raw"],
+           ["--codec", "int8", "--granularity", "group:x"], ["--codec", "int8", "--mode", "parked"], ["--codec", "raw"],
            ["--codec", "int8", "--calibrate", "entropy"], ["--codec", "int8", "--granularity", "group:99999999999"]]
 
 

@@ -47,11 +47,13 @@ STRIKES = {
     "copy": lambda daemon: daemon.ctl("offload", "w", "--to", "host"),
     "encode": lambda daemon: daemon.ctl("compress", "f", "--codec", "int8"),
     "decode": lambda daemon: daemon.ctl("decompress", "f"),
+    "pack": lambda daemon: daemon.ctl("offload", "f", "--to", "host"),
+    "unpack": lambda daemon: daemon.ctl("restore", "f"),
     "hash": lambda daemon: daemon.ctl("hash", "w"),
     "file": lambda daemon: daemon.ctl("get", "w", daemon.home / "out"),
     "create": lambda daemon: daemon.ctl("put", "fresh", daemon.home / "put.bytes"),
 }
-BEFORE = {"file": "2", "create": "3", "hash": "3"}  # jobs of that kind that prepare() and its hashes take
+BEFORE = {"file": "2", "create": "3", "hash": "3", "unpack": "2"}  # jobs of that kind that prepare() and its hashes take
 
 
 def strike(make_daemon, job, action):
@@ -61,6 +63,10 @@ def strike(make_daemon, job, action):
     prepare(daemon)
     if job == "decode":
         ctl_done(daemon, "compress", "f", "--codec", "fp16")
+    if job in ("pack", "unpack"):
+        ctl_done(daemon, "compress", "f", "--codec", "fp16", "--mode", "park")
+    if job == "unpack":
+        ctl_done(daemon, "offload", "f", "--to", "host")
     before = hash_of(daemon, "*")
     rows = {row["name"]: row for row in daemon.rpc("hbm.ls")}
     held = used(daemon)
