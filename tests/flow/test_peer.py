@@ -262,7 +262,7 @@ def fresh_workers(daemon):
 @pytest.mark.parametrize("words, tier, job", STRIKES, ids=[f"{'-'.join(words)}-{job}" for words, _, job in STRIKES])
 def test_a_worker_that_fails_on_the_way_leaves_it_where_it_was(make_daemon, words, tier, job, action):
     """FAULTS 24: whichever of the two workers it is."""
-    struck = Faulty(f"{job}:{action}:1", make_daemon, TWO + "memory_wait_seconds = 0\n")
+    struck = Faulty(f"{job}:{action}:1", lambda: make_daemon(config=TWO + "memory_wait_seconds = 0\n"))
     daemon = struck.daemon
     struck.flag.touch()  # nobody is struck yet
     put(daemon, "w", DATA)
