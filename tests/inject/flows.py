@@ -608,7 +608,7 @@ def screen(*words):
     FLOWS["ctl_" + "_".join(words).replace("-", "_")] = FLOWS.pop("show")
 
 
-for each in ("status", "devices", "who", "models", "sessions", "accounts", "ops", "ls", "--json ls", "show *", "why-not-free *",
+for each in ("status", "devices", "devices --links", "who", "models", "sessions", "accounts", "ops", "ls", "--json ls", "show *", "why-not-free *",
              "hash model:model", "attach in-device", "attach model:model", "attach group:model/layers.0", "events --limit 3", "config",
              "rpc hbm.status", "help", "help load"):
     screen(*each.split())
