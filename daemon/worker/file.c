@@ -10,6 +10,7 @@
 #include "daemon/worker/file_plan.h"
 #include "daemon/worker/rights.h"
 #include "daemon/worker/side.h"
+#include "daemon/worker/staging.h"
 
 /* Those that linux/magic.h leaves out. */
 #define CONFIGFS_MAGIC 0x62656570
@@ -84,7 +85,7 @@ static int read_window(void *context, uint64_t index, unsigned lane, struct fail
     size_t got = 0;
 
     if (job_poll(f->job, failure) || kit_slot(kit, failure) ||
-        io_read(&kit->staging->io, &f->file, kit->slot, (w->bytes + IO_ALIGN - 1) / IO_ALIGN * IO_ALIGN, w->offset, &got,
+        io_read(&kit->io, &f->file, kit->slot, (w->bytes + IO_ALIGN - 1) / IO_ALIGN * IO_ALIGN, w->offset, &got,
                 failure))
         return failure->error;
     if (got < w->bytes)
@@ -103,7 +104,7 @@ static int write_window(void *context, uint64_t index, unsigned lane, struct fai
     const struct file_window *w = &f->plan.windows[index];
 
     if (job_poll(f->job, failure) || kit_slot(kit, failure) || move_parts(f, kit, w, true, failure) ||
-        io_write(&kit->staging->io, &f->file, kit->slot, w->bytes, w->offset, failure))
+        io_write(&kit->io, &f->file, kit->slot, w->bytes, w->offset, failure))
         return failure->error;
     job_advance(f->job, w->bytes);
     return 0;

@@ -62,8 +62,6 @@ static bool ring_ready(struct io *io)
     if (io->state == IO_UNTRIED) {
         bool refused = ring_new(&io->ring) != 0;
         io->state = refused ? IO_PLAIN : IO_RING;
-        if (!refused) /* refused by a low RLIMIT_MEMLOCK: then each request looks its pages up */
-            io->registered = !io_uring_register_buffers(&io->ring, &(struct iovec){io->pages, io->size}, 1);
     }
     return io->state == IO_RING;
 }
@@ -73,7 +71,6 @@ void io_close(struct io *io)
     if (io->state == IO_RING)
         io_uring_queue_exit(&io->ring);
     io->state = IO_UNTRIED;
-    io->registered = false;
 }
 
 /* Returns bytes done (short at the end of a file) or -errno. */
@@ -119,25 +116,11 @@ static size_t piece_end(const struct request *r, size_t start)
     return start + PIECE < r->bytes ? start + PIECE : r->bytes;
 }
 
-static void prepare(struct io_uring_sqe *sqe, const struct io *io, const struct request *r, size_t start, size_t end)
-{
-    int fd = r->direct ? r->file->direct : r->file->fd;
-    unsigned bytes = (unsigned)(end - start);
-
-    if (r->write && io->registered)
-        io_uring_prep_write_fixed(sqe, fd, r->buffer + start, bytes, r->offset + start, 0);
-    else if (r->write)
-        io_uring_prep_write(sqe, fd, r->buffer + start, bytes, r->offset + start);
-    else if (io->registered)
-        io_uring_prep_read_fixed(sqe, fd, r->buffer + start, bytes, r->offset + start, 0);
-    else
-        io_uring_prep_read(sqe, fd, r->buffer + start, bytes, r->offset + start);
-}
-
 static int by_ring(struct io *io, const struct request *r, size_t *got)
 {
     unsigned n = (unsigned)((r->bytes + PIECE - 1) / PIECE), prepared = 0;
     ssize_t results[PIECES_MAX];
+    int fd = r->direct ? r->file->direct : r->file->fd;
 
     for (unsigned i = 0; i < n; i++) {
         struct io_uring_sqe *sqe = io_uring_get_sqe(&io->ring);
@@ -146,7 +129,12 @@ static int by_ring(struct io *io, const struct request *r, size_t *got)
         results[i] = -EAGAIN;
         if (!sqe)
             continue; /* finish() takes it */
-        prepare(sqe, io, r, start, piece_end(r, start));
+        if (r->write)
+            io_uring_prep_write(sqe, fd, r->buffer + start, (unsigned)(piece_end(r, start) - start),
+                                r->offset + start);
+        else
+            io_uring_prep_read(sqe, fd, r->buffer + start, (unsigned)(piece_end(r, start) - start),
+                               r->offset + start);
         io_uring_sqe_set_data64(sqe, i);
         prepared++;
     }

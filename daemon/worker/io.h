@@ -23,11 +23,8 @@ bool io_file_is_direct(const struct io_file *file);
 int io_ring_refused(void);
 
 struct io {
-    void *pages; /* where buffers lie, page-aligned: known to the kernel for good, where it allows that */
-    size_t size;
     struct io_uring ring;
     enum { IO_UNTRIED, IO_RING, IO_PLAIN } state;
-    bool registered;
 };
 void io_close(struct io *io);
 

@@ -4,6 +4,8 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "daemon/worker/staging.h"
+
 int side_open(struct side *side, const struct job_extent *extent, int fd, bool write, struct failure *failure)
 {
     struct stat status;
@@ -43,9 +45,8 @@ void side_close(struct side *side)
 
 int kit_slot(struct kit *kit, struct failure *failure)
 {
-    if (!kit->staging)
-        kit->staging = staging_take(failure);
-    kit->slot = kit->staging ? kit->staging->bytes : NULL;
+    if (!kit->slot)
+        kit->slot = staging_take(failure);
     return kit->slot ? 0 : failure->error;
 }
 
@@ -57,8 +58,9 @@ static int kit_mark(struct kit *kit, struct failure *failure)
 void kits_close(struct kit kits[LANES_MAX])
 {
     for (unsigned i = 0; i < LANES_MAX; i++) {
-        staging_give(kits[i].staging);
+        staging_give(kits[i].slot);
         device_mark_free(&kits[i].mark);
+        io_close(&kits[i].io);
         cipher_close(&kits[i].cipher);
     }
 }
@@ -79,7 +81,7 @@ static int get_from_disk(struct side *side, struct kit *kit, uint64_t offset, si
     uint64_t start = offset / IO_ALIGN * IO_ALIGN, end = (offset + bytes + IO_ALIGN - 1) / IO_ALIGN * IO_ALIGN;
     size_t got = 0;
 
-    if (io_read(&kit->staging->io, &side->file, kit->slot, end - start, start, &got, failure))
+    if (io_read(&kit->io, &side->file, kit->slot, end - start, start, &got, failure))
         return failure->error;
     if (got < (side->encrypted ? end : offset + bytes) - start)
         return fail(failure, HBM_E_IO, "the spill file ends at byte %llu", (unsigned long long)(start + got));
@@ -116,7 +118,7 @@ static int put_to_disk(struct side *side, struct kit *kit, uint64_t offset, size
 
     if (side->encrypted && cipher_encrypt(&kit->cipher, side->token, offset, staged, bytes, failure))
         return failure->error;
-    return io_write(&kit->staging->io, &side->file, staged, bytes, offset, failure);
+    return io_write(&kit->io, &side->file, staged, bytes, offset, failure);
 }
 
 int side_put(struct side *side, struct kit *kit, uint64_t offset, size_t bytes, const void *from,

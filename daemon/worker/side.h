@@ -5,7 +5,6 @@
 #include "daemon/worker/device.h"
 #include "daemon/worker/io.h"
 #include "daemon/worker/lanes.h"
-#include "daemon/worker/staging.h"
 
 struct side {
     bool is_disk, encrypted;
@@ -22,9 +21,9 @@ void side_close(struct side *side);
 
 /* What one lane works with; made when first needed. */
 struct kit {
-    struct staging_slot *staging;
-    unsigned char *slot; /* its bytes */
+    unsigned char *slot;
     struct device_mark mark;
+    struct io io;
     struct cipher cipher;
 };
 int kit_slot(struct kit *kit, struct failure *failure);

@@ -2,7 +2,6 @@
 
 #include <errno.h>
 #include <pthread.h>
-#include <stdlib.h>
 #include <sys/mman.h>
 
 #include "daemon/worker/device.h"
@@ -15,7 +14,7 @@
 static struct {
     pthread_mutex_t mutex;
     pthread_cond_t given;
-    struct staging_slot *idle[SLOTS_MAX];
+    void *idle[SLOTS_MAX];
     unsigned n_idle, n_made, limit;
 } pool = {.mutex = PTHREAD_MUTEX_INITIALIZER, .given = PTHREAD_COND_INITIALIZER, .limit = SLOTS_DEFAULT};
 
@@ -36,34 +35,22 @@ unsigned staging_lanes(void)
     return quarter < LANES_MAX ? quarter : LANES_MAX;
 }
 
-static struct staging_slot *make(struct failure *failure)
+static void *make(struct failure *failure)
 {
-    struct staging_slot *slot = calloc(1, sizeof(*slot));
-    void *bytes = slot ? mmap(NULL, STAGING_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0) : MAP_FAILED;
+    void *slot = mmap(NULL, STAGING_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 
-    if (bytes == MAP_FAILED) {
-        free(slot);
-        fail_errno(failure, HBM_E_NO_MEMORY, "mmap of a staging buffer", ENOMEM);
+    if (slot == MAP_FAILED) {
+        fail_errno(failure, HBM_E_NO_MEMORY, "mmap of a staging buffer", errno);
         return NULL;
     }
-    madvise(bytes, STAGING_BYTES, MADV_HUGEPAGE);
-    device_pin(bytes, STAGING_BYTES);
-    slot->bytes = bytes;
-    slot->io = (struct io){.pages = bytes, .size = STAGING_BYTES};
+    madvise(slot, STAGING_BYTES, MADV_HUGEPAGE);
+    device_pin(slot, STAGING_BYTES);
     return slot;
 }
 
-static void unmake(struct staging_slot *slot)
+void *staging_take(struct failure *failure)
 {
-    io_close(&slot->io);
-    device_unpin(slot->bytes);
-    munmap(slot->bytes, STAGING_BYTES);
-    free(slot);
-}
-
-struct staging_slot *staging_take(struct failure *failure)
-{
-    struct staging_slot *slot = NULL;
+    void *slot = NULL;
     bool create = false;
 
     pthread_mutex_lock(&pool.mutex);
@@ -88,7 +75,7 @@ struct staging_slot *staging_take(struct failure *failure)
     return slot;
 }
 
-void staging_give(struct staging_slot *slot)
+void staging_give(void *slot)
 {
     if (!slot)
         return;
@@ -102,7 +89,10 @@ void staging_drop(void)
 {
     pthread_mutex_lock(&pool.mutex);
     while (pool.n_idle) {
-        unmake(pool.idle[--pool.n_idle]);
+        void *slot = pool.idle[--pool.n_idle];
+
+        device_unpin(slot);
+        munmap(slot, STAGING_BYTES);
         pool.n_made--;
     }
     pthread_mutex_unlock(&pool.mutex);

@@ -4,7 +4,6 @@
 
 #include "daemon/worker/checksum.h"
 #include "daemon/worker/failure.h"
-#include "daemon/worker/io.h"
 
 /* A chunk, plus room for the unaligned ends of an O_DIRECT window around it. */
 #define STAGING_BYTES (CHECKSUM_CHUNK + 65536)
@@ -13,13 +12,8 @@ void staging_limit(uint64_t pinned_bytes); /* 0: the default */
 /* Lanes that one job may run with a slot each. Four jobs of that size fit side by side, so that two which a file
  * keeps for ever leave room for one to the disk and one from it. */
 unsigned staging_lanes(void);
-/* With a ring of its own, which knows the pages and is kept with them: both cost as much as a small copy to make. */
-struct staging_slot {
-    unsigned char *bytes; /* STAGING_BYTES, page-aligned */
-    struct io io;
-};
-/* Waits while all are in use. NULL: failed. */
-struct staging_slot *staging_take(struct failure *failure);
-void staging_give(struct staging_slot *slot);
+/* Page-aligned; waits while all are in use. NULL: failed. */
+void *staging_take(struct failure *failure);
+void staging_give(void *slot);
 /* Frees the slots that nobody holds. */
 void staging_drop(void);
