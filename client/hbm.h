@@ -219,6 +219,7 @@ int hbm_model_lock(hbm_model *model, const char *group, uint32_t timeout_ms);
 /* Declares the order in which this process uses the groups (NULL, 0: as they were published), after the last the first
  * again, each at most once. From then on a lock of one of them has the next `depth` that are away brought back meanwhile,
  * as far as there is room at once; while they are resident nothing is sent and no kernel entered. Depth 0 ends that.
+ * The daemon keeps the order that was declared last with the model, which wakes in it.
  * The names are copied. NOT_FOUND, INVALID. */
 int hbm_model_order(hbm_model *model, const char *const *groups, unsigned n, unsigned depth);
 /* Of the groups in the order, only a window stays on the device from now on: the one locked last by name, the `depth` that
