@@ -58,6 +58,17 @@ def test_the_structs_are_those_of_the_header(tmp_path):
     assert theirs[:-1] == ours
 
 
+def test_no_field_of_the_header_is_left_out():
+    """One more in a gap changes neither size nor offsets."""
+    from hbm import _c
+
+    text = re.sub(r"/\*.*?\*/", "", "".join((ROOT / name).read_text() for name in ("client/hbm.h", "proto/vocab.h")), flags=re.S)
+    for name, struct in _c.STRUCTS.items():
+        body = re.search(r"struct %s \{(.*?)\};" % name, text, re.S).group(1)
+        theirs = re.findall(r"(\w+)(?:\[[^\]]*\])?\s*(?=[,;])", body)
+        assert ["as" if field == "as_name" else field for field, *_ in struct._fields_] == theirs, name
+
+
 def test_every_call_of_the_header_is_bound_or_not_needed():
     from hbm import _c
 
@@ -332,6 +343,18 @@ def test_a_receipt_comes_with_the_wait(session):
     scale = session.attach("w@int8.channel0.scale")
     decoded = copy.numpy() * scale.numpy().reshape(-1, 1)
     assert abs(decoded - buffer.numpy()).max() <= receipt.max_abs_error * 1.0001
+
+
+def test_parked_memory_is_smaller_away_and_itself_on_the_device(shared, session):
+    buffer = session.alloc((64, 1024), "F32", name="w", keep=True)
+    buffer.numpy()[:] = numpy.arange(65536).reshape(64, 1024) % 512
+    session.compress("w", "fp16", park=True).wait(60)
+    assert buffer.encoding == "raw" and buffer.numpy()[3, 5] == 5 and used(shared) >= 262144
+    buffer.unlock()
+    session.offload("w", "host").wait(60)
+    assert used(shared, "host") < 200000
+    buffer.lock()
+    assert (buffer.numpy() == numpy.arange(65536).reshape(64, 1024) % 512).all()
 
 
 def test_an_operation_can_be_awaited(shared, session):

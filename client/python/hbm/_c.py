@@ -72,8 +72,8 @@ class Receipt(ctypes.Structure):
 
 class Compress(ctypes.Structure):
     _fields_ = [("sel", c_char_p), ("as_name", c_char_p), ("codec", c_uint), ("granularity", c_uint),
-                ("axis", c_uint), ("group", c_uint), ("copy", c_int), ("min_sqnr_db", c_double),
-                ("max_error", c_double)]
+                ("axis", c_uint), ("group", c_uint), ("copy", c_int), ("park", c_int),
+                ("min_sqnr_db", c_double), ("max_error", c_double)]
 
 
 class OpStatus(ctypes.Structure):

@@ -196,14 +196,15 @@ class Session:
         return self._op(lambda out: lib.hbm_decompress(self._pointer, _c.text(sel), out))
 
     def compress(self, sel: str, codec: str, *, per: str = "tensor", axis: int = 0, group: int = 0, copy: bool = False,
-                 as_name: str | None = None, min_sqnr_db: float = 0, max_error: float = 0) -> Op:
-        """per: "tensor", "channel" (of axis) or "group" (of so many). wait() gives the receipt."""
+                 park: bool = False, as_name: str | None = None, min_sqnr_db: float = 0, max_error: float = 0) -> Op:
+        """per: "tensor", "channel" (of axis) or "group" (of so many). wait() gives the receipt.
+        park: not now, but whenever it leaves the device; on the device it stays as it is."""
         found = lib.hbm_codec_by_name(_c.text(codec))
         if found < 0:
             raise ValueError(f"there is no codec {codec!r}")
         granularity = {"tensor": _c.PER_TENSOR, "channel": _c.PER_CHANNEL, "group": _c.PER_GROUP}[per]
         spec = _c.Compress(sel=_c.text(sel), as_name=_c.text(as_name), codec=found, granularity=granularity, axis=axis,
-                           group=group, copy=copy, min_sqnr_db=min_sqnr_db, max_error=max_error)
+                           group=group, copy=copy, park=park, min_sqnr_db=min_sqnr_db, max_error=max_error)
         return self._op(lambda out: lib.hbm_compress(self._pointer, byref(spec), None, out))
 
 
