@@ -141,7 +141,7 @@ int hbm_alloc(hbm_session *session, const struct hbm_spec *spec, hbm_lease **ret
  * HBM_IN_PLACE is for engines that copy to the device themselves, on a stream of their own: the memory is mapped where it
  * lies. On a GPU machine that is pinned host memory which the GPU reaches over its link; copies and kernels use it like
  * device memory, and the CPU may, too. What is on disk comes to host memory (to the device where there is no host tier, where the
- * driver shares no host memory, and for private copies and cuda-ipc buffers); what is on the device is mapped there. At each
+ * driver shares no host memory, and for what is parked, private copies and cuda-ipc buffers); what is on the device is mapped there. At each
  * lock it may have moved, at the same address: hbm_lease_info says where it is. It moves between tiers like any other, when
  * its holders are at a safe point; until then whoever wants it on the device waits, at most for the daemon's reclaim
  * deadline, and is refused with BUSY then. */

@@ -74,7 +74,8 @@ struct arena *arena_get(struct core *core, uint64_t id)
 bool arena_is_resident(const struct arena *arena, bool in_place)
 {
     if (arena_tier(arena) == HBM_TIER_HOST)
-        return (arena->live || in_place) && !arena->extent->packing && arena->handle == HBM_HANDLE_FD && extent_is_shareable(arena->extent);
+        return (arena->live || in_place) && !arena->extent->packing && arena->handle == HBM_HANDLE_FD &&
+               extent_is_shareable(arena->extent);
     return arena_tier(arena) == HBM_TIER_DEVICE;
 }
 

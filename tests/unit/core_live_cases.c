@@ -263,6 +263,33 @@ static void what_lies_in_host_memory_already_is_used_there(void **state)
     assert_true(is_live("w"));
 }
 
+/* Encoded, it is nothing to use: it comes back to the device. */
+static void what_is_parked_is_not_used_where_it_lies(void **state)
+{
+    struct compress_args args = {.sel = "w", .encoding = {.codec = HBM_CODEC_BF16}, .mode = WIRE_MODE_PARK};
+    (void)state;
+    make_kept(&w, "w", 32, 1024);
+    struct session *session = client(&w, alice);
+    struct ask *question = ask(&w, alice, NULL);
+
+    verb_compress(w.core, &question->call, &args);
+    assert_int_equal(error_of(&w, question), 0);
+    assert_int_equal(offload(&w, "w", HBM_TIER_HOST, true)->state, WIRE_OP_DONE);
+    assert_non_null(arena_of("w")->extent->packing);
+    int error = 0;
+    struct lease *lease = attach_with(session, "w", HBM_RO, WIRE_UNLOCKED | WIRE_IN_PLACE, &error);
+    assert_int_equal(op_of(&w, demote("w"))->state, WIRE_OP_DONE);
+    assert_false(is_live("w"));
+    assert_int_equal(error_of(&w, lock(session, lease, 1000)), 0);
+    assert_int_equal(arena_tier(arena_of("w")), HBM_TIER_DEVICE);
+    maps(lease, 0);
+    question = demote("w"); /* raw, whatever its policy */
+    client_lets_go(&w, session);
+    assert_int_equal(op_of(&w, question)->state, WIRE_OP_DONE);
+    assert_true(is_live("w") && !arena_of("w")->extent->packing);
+    world_check_books(&w);
+}
+
 static void it_is_live_as_long_as_somebody_has_it_attached(void **state)
 {
     (void)state;
@@ -503,6 +530,7 @@ int core_live_cases(void)
         CASE(of_several_all_move_or_none),
         CASE(what_may_be_written_in_host_memory_has_no_checksum),
         CASE(what_lies_in_host_memory_already_is_used_there),
+        CASE(what_is_parked_is_not_used_where_it_lies),
         CASE(it_is_live_as_long_as_somebody_has_it_attached),
         CASE(an_owner_that_dies_before_the_swap_leaves_it_on_the_device_and_after_it_live),
         CASE(where_the_driver_shares_no_host_memory_it_is_refused),
