@@ -6,7 +6,7 @@ import signal
 
 from world import DATA, PATIENCE, Broken
 from conftest import Daemon
-from helpers import OTHER, Child, Client, Program, ProgramError, as_user, hash_of, layers, let_others_in, row_of, shards, tier_of
+from helpers import OTHER, Child, Client, Program, ProgramError, as_user, hash_of, layers, let_others_in, row_of, safetensors, shards, tier_of
 from wire import IN_PLACE, KEEP, REPLACE, UNLOCKED, WAIT, Refused
 
 NO_THREAD = 1  # to hbm_open
@@ -402,6 +402,22 @@ def sleep_and_wake(world, struck):
         world.daemon.rpc("hbm.sleep", {"model": "model", "to": "host"})
         world.daemon.rpc("hbm.wake", {"model": "model"})
     world.at_last(lambda: world.daemon.rpc("hbm.wake", {"model": "model"}))
+
+
+@flow("owner", "worker")
+def park(world, struck):
+    """Of zeros, which no codec takes anything from."""
+    path = safetensors(world.daemon.home / "zeros.safetensors", {"w": ("F32", (64, 64), bytes(16384))})
+    world.ctl("load", path, "--as", "zeros")
+    with struck() as it:
+        world.daemon.rpc("hbm.compress", {"sel": "zeros/w", "codec": "int8", "mode": "park"})
+        world.daemon.rpc("hbm.sleep", {"model": "zeros", "to": "host"})
+        it.row = row_of(world.daemon, "zeros/w")
+        world.daemon.rpc("hbm.wake", {"model": "zeros"})
+    if it.done:
+        expect(it.row["parked"] and it.row["receipt"]["sqnr_db"] is None, "not parked, or zeros are none any more")
+    world.at_last(lambda: world.daemon.rpc("hbm.wake", {"model": "zeros"}))
+    world.at_last(lambda: world.daemon.rpc("hbm.rm", {"model": "zeros"}))
 
 
 @flow("owner", "worker", "client")
