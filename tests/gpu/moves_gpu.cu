@@ -3,6 +3,7 @@
  * moved. A line a result; 77: no GPU. */
 #include <cmath>
 
+#include "kernels/codec.h"
 #include "tests/gpu/gpu_test.h"
 
 #define ROW 65536
@@ -366,6 +367,71 @@ static void hard_values(hbm_session *session, unsigned codec, unsigned granulari
     check(put_away(session, lease), "21: %s: it is freed", kind);
 }
 
+/* ---- Parked ---- */
+
+#define PARKED_ROWS 3001
+#define PARKED_COLUMNS 8191 /* 94 MiB: several batches, and rows that are no multiple of any vector */
+
+/* What the reference makes of it, there and back. */
+static void through_codec(const std::vector<float> &in, unsigned codec, unsigned granularity, std::vector<float> &out)
+{
+    std::vector<unsigned short> data(in.size());
+    std::vector<float> scale(PARKED_ROWS);
+    struct hbm_receipt receipt = {};
+    struct codec_job job = {};
+
+    job.raw_in = in.data();
+    job.raw_out = out.data();
+    job.data = data.data();
+    job.scale = scale.data();
+    job.dims[0] = PARKED_ROWS;
+    job.dims[1] = PARKED_COLUMNS;
+    job.rank = 2;
+    job.dtype = HBM_F32;
+    job.encoding.codec = (uint8_t)codec;
+    job.encoding.granularity = (uint8_t)granularity;
+    job.encoding.stored = (uint8_t)hbm_codec_stored_dtype(codec);
+    codec_encode_host(&job, &receipt);
+    codec_decode_host(&job);
+}
+
+static void parked(hbm_session *session, unsigned codec, unsigned granularity, unsigned tier)
+{
+    struct hbm_spec spec = spec_of("moves.parked", 0);
+    std::vector<float> in((size_t)PARKED_ROWS * PARKED_COLUMNS), wanted(in.size()), out(in.size());
+    struct hbm_compress how = {};
+    char kind[64];
+    hbm_lease *lease;
+
+    snprintf(kind, sizeof(kind), "parked as %s, granularity %u, %s", hbm_codec_name(codec), granularity, hbm_tier_name(tier));
+    spec.dtype = HBM_F32;
+    spec.rank = 2;
+    spec.dims[0] = PARKED_ROWS;
+    spec.dims[1] = PARKED_COLUMNS;
+    for (size_t i = 0; i < in.size(); i++)
+        in[i] = (float)((double)(i * 0x9e3779b97f4a7c15ull >> 40) / 1e5 - 80);
+    if (!check(hbm_alloc(session, &spec, &lease) == 0 &&
+                   !cudaMemcpy(hbm_pointer(lease), in.data(), in.size() * 4, cudaMemcpyHostToDevice) &&
+                   !cudaDeviceSynchronize() && hbm_detach(lease) == 0,
+               "%s: a matrix", kind))
+        return;
+    through_codec(in, codec, granularity, wanted);
+    how.sel = spec.name;
+    how.codec = codec;
+    how.granularity = granularity;
+    how.park = 1;
+    check(hbm_compress(session, &how, nullptr, nullptr) == 0 && tier_of(spec.name) == "device", "%s: it is parked", kind);
+    check(hbm_offload(session, spec.name, tier, 0, nullptr) == 0 && tier_of(spec.name) == hbm_tier_name(tier),
+          "%s: it goes", kind);
+    std::string away = hashes(spec.name);
+    if (!check(hbm_attach(session, spec.name, HBM_RW, 0, 10000, &lease) == 0, "%s: and comes back", kind))
+        return;
+    cudaMemcpy(out.data(), hbm_pointer(lease), out.size() * 4, cudaMemcpyDeviceToHost);
+    check(!memcmp(out.data(), wanted.data(), out.size() * 4), "%s: as the reference decodes what it encodes", kind);
+    check(!away.empty() && hashes(spec.name) == away, "%s: with the hash that it had there", kind);
+    check(put_away(session, lease), "%s: it is freed", kind);
+}
+
 static unsigned long long count_wrong(void (*launch)(const void *, unsigned long long *), const void *p)
 {
     unsigned long long *wrong, host = ~0ull;
@@ -502,6 +568,11 @@ static void tests(hbm_session *session)
     no_room_for_both(session);
     hard_values(session, HBM_CODEC_INT8, HBM_PER_CHANNEL);
     hard_values(session, HBM_CODEC_FP16, HBM_PER_TENSOR);
+    parked(session, HBM_CODEC_FP16, HBM_PER_TENSOR, HBM_TIER_HOST);
+    parked(session, HBM_CODEC_BF16, HBM_PER_TENSOR, HBM_TIER_DISK);
+    parked(session, HBM_CODEC_INT8, HBM_PER_CHANNEL, HBM_TIER_HOST);
+    parked(session, HBM_CODEC_INT8, HBM_PER_CHANNEL, HBM_TIER_DISK);
+    parked(session, HBM_CODEC_INT8, HBM_PER_TENSOR, HBM_TIER_HOST);
     over_2_31(session);
     check(used() == used_at_first, "no byte more is used than at first");
 }
