@@ -180,6 +180,49 @@ static void measure(hbm_session *session, size_t size)
     beside_drop(&beside);
 }
 
+/* The same buffer of floats, restored as it is and as its codec has it, in turn. Zeros: no codec looks at what they are. */
+static void measure_parked(hbm_session *session, size_t size, unsigned codec)
+{
+    struct hbm_spec spec = {.dtype = HBM_F32,
+                            .rank = 2,
+                            .dims = {size >> 14, 4096},
+                            .name = "bench-offload",
+                            .flags = HBM_KEEP,
+                            .device = HBM_DEVICE_ANY};
+    struct hbm_compress park = {.sel = spec.name, .codec = codec, .granularity = codec == HBM_CODEC_INT8, .park = 1};
+    double plain[BENCH_RUNS], parked[BENCH_RUNS];
+    hbm_lease *lease = NULL;
+    char what[96];
+    struct bench_row row = {.what = what,
+                            .unit = "GB/s",
+                            .beside_what = "a restore of the plain floats",
+                            .aim = driver && size >= (size_t)256 << 20 ? BENCH_RATIO_AT_LEAST : BENCH_NO_AIM,
+                            .bound = 1.7,
+                            .samples = BENCH_RUNS};
+
+    bench_must(hbm_alloc(session, &spec, &lease), "hbm_alloc");
+    bench_must(hbm_detach(lease), "hbm_detach");
+    for (int i = -(int)BENCH_WARM; i < (int)BENCH_RUNS; i++) {
+        offload_once(session);
+        usleep(SCRUBBED_US);
+        double as_it_is = restore_once(session);
+        bench_must(hbm_compress(session, &park, NULL, NULL), "hbm_compress");
+        offload_once(session);
+        usleep(SCRUBBED_US);
+        double decoded = restore_once(session);
+        bench_must(hbm_decompress(session, spec.name, NULL), "hbm_decompress");
+        if (i >= 0)
+            plain[i] = as_it_is, parked[i] = decoded;
+    }
+    snprintf(what, sizeof(what), "restore of %zu MiB of floats parked as %s", size >> 20, hbm_codec_name(codec));
+    row.ours = (double)size / 1e9 / bench_quantile(parked, BENCH_RUNS, 0.5);
+    row.low = (double)size / 1e9 / bench_quantile(parked, BENCH_RUNS, 0.95);
+    row.high = (double)size / 1e9 / bench_quantile(parked, BENCH_RUNS, 0.05);
+    row.beside = (double)size / 1e9 / bench_quantile(plain, BENCH_RUNS, 0.5);
+    bench_print(&row);
+    bench_drop(session, spec.name);
+}
+
 int main(int argc, char **argv)
 {
     hbm_session *session = bench_open(0);
@@ -192,6 +235,8 @@ int main(int argc, char **argv)
         measure(session, (size_t)strtoull(argv[i], NULL, 10) << 20);
     if (argc == 1)
         measure(session, (size_t)256 << 20), measure(session, (size_t)1 << 30);
+    size_t last = argc > 1 ? (size_t)strtoull(argv[argc - 1], NULL, 10) << 20 : (size_t)1 << 30;
+    measure_parked(session, last, HBM_CODEC_FP16), measure_parked(session, last, HBM_CODEC_INT8);
     hbm_close(session);
     return 0;
 }
