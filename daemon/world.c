@@ -85,6 +85,7 @@ struct core_limits server_limits(const struct config *config)
 #undef THING
         .soft_percent = config->account_soft,
         .sessions = config->max_sessions,
+        .split_bytes = config->split_bytes,
         .offload_percent = config->offload_limit,
         .reclaim_ms = config->reclaim_seconds,
         .memory_wait_ms = config->memory_wait_seconds,

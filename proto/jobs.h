@@ -66,6 +66,7 @@ struct job_spill_key {
 #define JOB_MAKE_TARGET 4u
 #define JOB_FROM_PEER 8u
 #define JOB_TO_PEER 16u
+#define JOB_HASHES 32u
 
 #define JOB_PEERS_MAX 16
 #define JOB_PEERS_TEXT (JOB_PEERS_MAX * 48u) /* UUIDs and what is between them */

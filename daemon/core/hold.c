@@ -5,6 +5,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "daemon/core/links.h"
+
 int transition_refuse(struct transition *transition, int error, const char *format, ...)
 {
     va_list arguments;
@@ -51,6 +53,8 @@ void transition_clear(struct transition *transition)
     }
     if (transition->phase == TRANSITION_RECLAIMING)
         transition_withdraw(transition);
+    for (unsigned i = 0; i < TRANSITION_TRACKS; i++)
+        transition->tracks[i].links = links_free(transition->tracks[i].links);
     for (size_t i = 0; i < transition->n; i++) {
         struct arena *arena = arena_get(transition->core, transition->plans[i].arena);
         if (arena && arena->transition == transition)

@@ -76,6 +76,7 @@ static void moving_progress(struct transition *transition)
 
     op->bytes_done = transition_bytes(transition);
     op->worked_ns = transition->worked_ns;
+    op->links = transition->links;
     if (transition->one_by_one && !transition->cancelled)
         snprintf(op->detail, sizeof(op->detail), "%zu of %zu groups are there", transition->swapped, transition->n);
 }

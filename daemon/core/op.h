@@ -33,6 +33,7 @@ struct op {
     int error;
     char detail[HBM_DETAIL_MAX];
     uint64_t bytes_done, bytes_total, started_ms, ended_ms, worked_ns;
+    unsigned links; /* that one of its copies went over at once, at most; 0: each over its device's own */
     struct op_row *rows;
     size_t n_rows;
     struct list waiters;

@@ -6,6 +6,7 @@
 
 #include "daemon/base/fd_reserve.h"
 #include "daemon/core/hold.h"
+#include "daemon/core/links.h"
 #include "proto/memfd.h"
 
 /* Names what lies in the arena whose stored copy turned out to be damaged, in the op and as an event. The arena
@@ -202,7 +203,9 @@ bool track_next(struct track *track, void (*done)(struct job *job))
     *job = (struct job){
         .device = plan_worker(plan)->index, .progress = step_progress, .done = done, .reply_fd = -1};
     describe(job, plan, &plan->steps[track->step], track->table);
-    track->transition->core->env.submit(track->transition->core->env.context, job);
+    plan_worker(plan)->moves++;
+    if (!links_start(track, done))
+        track->transition->core->env.submit(track->transition->core->env.context, job);
     return true;
 }
 

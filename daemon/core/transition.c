@@ -9,6 +9,7 @@
 #include "daemon/core/health.h"
 #include "daemon/core/hold.h"
 #include "daemon/core/ledger.h"
+#include "daemon/core/links.h"
 #include "daemon/core/peer.h"
 #include "daemon/core/steps.h"
 
@@ -84,6 +85,8 @@ static void cancel_tracks(struct transition *transition, const struct track *but
         bool busy = track->transition && track != but;
         if (busy && track->keeping)
             extent_create_cancel(&track->keep);
+        else if (busy && track->links)
+            links_cancel(track);
         else if (busy)
             transition->core->env.cancel(transition->core->env.context, &track->job);
     }
@@ -182,6 +185,7 @@ static void step_done(struct job *job)
     _cleanup_fd_ int made = TAKE_FD(job->reply_fd);
 
     track->table = fd_close(track->table);
+    plan_worker(track->plan)->moves--;
     if (is_over(transition)) {
         track_ended(track);
         return;
@@ -401,6 +405,12 @@ static int choose_peer(struct transition *transition)
     return plan->device ? 0 : HBM_E_UNSUPPORTED;
 }
 
+/* One worker does all of it, and it is that one's memory. */
+static bool is_made_by_its_copy(const struct transition *transition, const struct plan *plan)
+{
+    return plan_worker(plan) == plan_device(plan) && links_for(transition->core, plan) == 1;
+}
+
 static void create_one(struct transition *transition)
 {
     const struct plan *plan = &transition->plans[transition->at];
@@ -414,7 +424,7 @@ static void create_one(struct transition *transition)
         .size = plan->size,
         .wait_ms = transition->memory_wait_ms,
         .moves = !transition->copy || !transition->commit,
-        .filled_at_once = is_filled_at_once(plan) && (plan->tier != HBM_TIER_DEVICE || plan_worker(plan) == plan_device(plan)),
+        .filled_at_once = is_filled_at_once(plan) && (plan->tier != HBM_TIER_DEVICE || is_made_by_its_copy(transition, plan)),
         .done = created,
     };
     transition->created = false;

@@ -57,6 +57,8 @@ struct plan {
  * mapped, answered and booked, the other's bytes are on the link. */
 #define TRANSITION_TRACKS 2
 
+struct links;
+
 struct track {
     struct transition *transition; /* NULL: idle */
     struct plan *plan;
@@ -66,6 +68,7 @@ struct track {
     struct extent_create keep; /* of what the step made */
     bool keeping;
     uint64_t bytes; /* of the running step */
+    struct links *links; /* the running step goes over several (daemon/core/links.h); NULL: over one */
 };
 
 struct transition {
@@ -93,6 +96,7 @@ struct transition {
     void (*progress)(struct transition *transition);
     void (*done)(struct transition *transition);
     uint64_t worked_ns; /* in jobs; those that ran side by side share it */
+    unsigned links;     /* that one copy went over at once, at most */
     /* own */
     size_t at, reclaims;
     int reclaim_error, step_error;

@@ -128,6 +128,8 @@ static void write_progress(struct writer *writer, const struct op *op)
 
     write_number(writer, "bytes_done", op_progress(op));
     write_number(writer, "bytes_total", op->bytes_total);
+    if (op->links)
+        write_number(writer, "links", op->links);
     write_real(writer, "seconds", seconds);
     write_real(writer, "gb_per_s", rate(op->bytes_done, ended ? (double)op->worked_ns / 1e9 : seconds));
     write_real(writer, "seconds_left",

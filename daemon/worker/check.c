@@ -37,8 +37,10 @@ static int check_text(const char *text, size_t size, const char *what, struct fa
 
 static int check_copy(const struct job_copy_request *r, unsigned *fds, struct failure *failure)
 {
-    if (r->flags & ~(JOB_CHECKSUM | JOB_VERIFY | JOB_MAKE_TARGET | JOB_FROM_PEER | JOB_TO_PEER))
+    if (r->flags & ~(JOB_CHECKSUM | JOB_VERIFY | JOB_MAKE_TARGET | JOB_FROM_PEER | JOB_TO_PEER | JOB_HASHES))
         return BAD("unknown flags %#x", r->flags);
+    if (r->flags & JOB_HASHES && r->flags & (JOB_VERIFY | JOB_MAKE_TARGET))
+        return BAD("flags %#x: hashes are of a part", r->flags);
     if ((r->flags & JOB_FROM_PEER && (r->flags & JOB_TO_PEER || r->source.kind != JOB_EXTENT_DEVICE)) ||
         (r->flags & JOB_TO_PEER && (r->flags & JOB_MAKE_TARGET || r->target.kind != JOB_EXTENT_DEVICE)))
         return BAD("flags %#x with extents of kind %u and %u", r->flags, r->source.kind, r->target.kind);

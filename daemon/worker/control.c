@@ -48,10 +48,10 @@ static struct control {
 static unsigned engine_of(const struct job *job)
 {
     switch (job->opcode) {
-    case JOB_COPY: /* with a peer: on the streams of this side, and over no link to the host */
-        if (job->request.copy.flags & JOB_FROM_PEER)
+    case JOB_COPY: /* between two devices: on the streams of this side, and over no link to the host */
+        if (job->request.copy.flags & JOB_FROM_PEER && job->request.copy.target.kind != JOB_EXTENT_HOST)
             return UP;
-        if (job->request.copy.flags & JOB_TO_PEER)
+        if (job->request.copy.flags & JOB_TO_PEER && job->request.copy.source.kind != JOB_EXTENT_HOST)
             return DOWN;
         /* fall through */
     case JOB_PACK:

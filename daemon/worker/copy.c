@@ -4,10 +4,12 @@
 #include "daemon/base/cleanup.h"
 #include "daemon/worker/control.h"
 #include "daemon/worker/job.h"
+#include "daemon/worker/relay.h"
 #include "daemon/worker/pace.h"
 #include "daemon/worker/side.h"
 #include "daemon/worker/staging.h"
 #include "daemon/worker/stream.h"
+#include "proto/memfd.h"
 
 struct copy {
     struct job *job;
@@ -59,11 +61,36 @@ static int by_stream(struct copy *copy, bool inside, bool *hashed, struct failur
     return 0;
 }
 
+/* One side is host memory and the other a peer's. */
+static bool is_relay(const struct job_copy_request *r)
+{
+    return (r->flags & JOB_TO_PEER && r->source.kind == JOB_EXTENT_HOST) ||
+           (r->flags & JOB_FROM_PEER && r->target.kind == JOB_EXTENT_HOST);
+}
+
+static int by_relay(struct copy *copy, struct failure *failure)
+{
+    const struct job_copy_request *r = copy->request;
+    struct relay relay = {
+        .job = copy->job,
+        .to_host = r->target.kind == JOB_EXTENT_HOST,
+        .source = copy->source.view.bytes + r->source_offset,
+        .target = copy->target.view.bytes + r->target_offset,
+        .bytes = r->bytes,
+        .hashes = copy->hashes,
+    };
+
+    return relay_copy(&relay, failure);
+}
+
 static int move(struct copy *copy, struct failure *failure)
 {
     uint64_t count = checksum_chunks(copy->request->bytes);
     bool from_device = copy->source.view.on_device, to_device = copy->target.view.on_device;
     bool disk = copy->source.is_disk || copy->target.is_disk;
+
+    if (is_relay(copy->request))
+        return by_relay(copy, failure);
 
     if (!disk && (from_device || to_device)) {
         bool inside = from_device && to_device && !(copy->request->flags & (JOB_FROM_PEER | JOB_TO_PEER)), hashed;
@@ -77,13 +104,23 @@ static int move(struct copy *copy, struct failure *failure)
     return error;
 }
 
+static int send_hashes(struct copy *copy, const uint64_t *hashes, uint64_t count, struct failure *failure)
+{
+    int fd = memfd_sealed("hbm-hashes", hashes, count * sizeof(*hashes));
+
+    if (fd < 0)
+        return fail_errno(failure, HBM_E_SYSTEM, "memfd_create", -fd);
+    copy->job->reply_fd = fd;
+    return 0;
+}
+
 static int move_and_check(struct copy *copy, struct failure *failure)
 {
     const struct job_copy_request *r = copy->request;
     uint64_t count = checksum_grains(r->bytes);
     _cleanup_free_ uint64_t *hashes = NULL;
 
-    if (r->flags & (JOB_CHECKSUM | JOB_VERIFY)) {
+    if (r->flags & (JOB_CHECKSUM | JOB_VERIFY | JOB_HASHES) || is_relay(r)) {
         hashes = calloc(count + 1, sizeof(*hashes));
         if (!hashes)
             return fail(failure, HBM_E_SYSTEM, "out of memory for %llu hashes", (unsigned long long)count);
@@ -91,6 +128,8 @@ static int move_and_check(struct copy *copy, struct failure *failure)
     copy->hashes = hashes;
     if (move(copy, failure) || !hashes)
         return failure->error;
+    if (r->flags & JOB_HASHES)
+        return send_hashes(copy, hashes, count, failure);
     uint64_t found = checksum_combine(hashes, count);
     copy->job->reply.copy.checksum = found;
     if ((r->flags & JOB_VERIFY) && found != r->expected)

@@ -13,6 +13,19 @@
 #include "daemon/base/cleanup.h"
 #include "proto/memfd.h"
 
+/* As the worker does (worker/checksum.h); the hashes go to a memfd if that is asked for. */
+static uint64_t hash_grains(const unsigned char *bytes, uint64_t size, int *fd)
+{
+    uint64_t n = (size + MIB - 1) / MIB, hashes[64];
+
+    assert_true(n <= 64);
+    for (uint64_t i = 0; i < n; i++)
+        hashes[i] = XXH3_64bits(bytes + i * MIB, i + 1 < n ? MIB : size - i * MIB);
+    if (fd)
+        *fd = memfd_sealed("hashes", hashes, n * sizeof(*hashes));
+    return XXH3_64bits(hashes, n * sizeof(*hashes));
+}
+
 static int fd_of(const struct world *world, const struct job *job, const struct job_extent *extent, unsigned *next)
 {
     if (extent->kind == JOB_EXTENT_CUDA_IPC) {
@@ -72,10 +85,12 @@ static int run_copy(struct world *world, struct job *job)
     assert_true(request->target_offset + request->bytes <= request->target.size);
     memcpy(target + request->target_offset, source + request->source_offset, request->bytes);
     if (request->flags & JOB_CHECKSUM) {
-        job->reply.copy.checksum = XXH3_64bits(target + request->target_offset, request->bytes);
+        job->reply.copy.checksum = hash_grains(target + request->target_offset, request->bytes, NULL);
         if ((request->flags & JOB_VERIFY) && job->reply.copy.checksum != request->expected)
             error = HBM_E_CHECKSUM;
     }
+    if (request->flags & JOB_HASHES)
+        hash_grains(target + request->target_offset, request->bytes, &job->reply_fd);
     job->reply.copy.nanoseconds = 1000;
     munmap(source, request->source.size);
     munmap(target, request->target.size);
@@ -202,7 +217,7 @@ static int run_packing(struct world *world, struct job *job)
         run_piece(pack, &pieces[i], raw, packed);
     if (pack)
         job->reply_fd = send_receipts(request->n_receipts);
-    job->reply.unpack.checksum = XXH3_64bits(packed, request->bytes);
+    job->reply.unpack.checksum = hash_grains(packed, request->bytes, NULL);
     job->reply.unpack.nanoseconds = 1000;
     if ((request->flags & JOB_VERIFY) && job->reply.unpack.checksum != request->expected)
         error = HBM_E_CHECKSUM;

@@ -233,6 +233,133 @@ static void cuda_ipc_memory_lies_there_as_plain_memory_and_comes_back_as_it_was(
     world_check_books(&w);
 }
 
+/* ---- More than one link ---- */
+
+static struct buffer *large(void)
+{
+    w.core->limits.split_bytes = 4 * MIB;
+    struct buffer *buffer = make_kept(&w, "w", 5 * 256 + 3, 1024); /* 5 MiB and 12 KiB */
+    fill(buffer, 7);
+    return buffer;
+}
+
+static unsigned links_of(const struct op *op)
+{
+    assert_int_equal(op->state, WIRE_OP_DONE);
+    return op->links;
+}
+
+static void a_large_copy_goes_over_both_links_with_one_checksum(void **state)
+{
+    (void)state;
+    struct buffer *buffer = large();
+    unsigned copies = w.ran[JOB_COPY];
+
+    assert_int_equal(links_of(offload(&w, "w", HBM_TIER_HOST, false)), 2);
+    assert_int_equal(w.ran[JOB_COPY], copies + 2);
+    uint64_t checksum = buffer->arena->extent->checksum;
+    assert_int_equal(links_of(restore(&w, "w")), 2);
+    assert_true(is_filled(buffer, 7));
+    w.core->limits.split_bytes = 0;
+    assert_int_equal(links_of(offload(&w, "w", HBM_TIER_HOST, false)), 0);
+    assert_int_equal(buffer->arena->extent->checksum, checksum);
+    w.core->limits.split_bytes = 4 * MIB;
+    assert_int_equal(links_of(restore(&w, "w")), 2); /* and is checked against what one worker hashed */
+    assert_true(is_filled(buffer, 7));
+    assert_int_equal(w.device->moves + w.peer->moves, 0);
+    world_check_books(&w);
+}
+
+static void a_neighbour_that_cannot_help_is_left_alone(void **state)
+{
+    (void)state;
+    large();
+    offload(&w, "w", HBM_TIER_HOST, false);
+    for (unsigned why = 0; why < 5; why++) {
+        w.peer->moves = why == 0;
+        w.peer->reaches = why == 1 ? 0 : UINT64_MAX;
+        w.peer->state = why == 2 ? DEVICE_DRAINED : DEVICE_READY;
+        w.peer->capacity[HBM_TIER_DEVICE] = why == 3 ? 31 * MIB : 64 * MIB;
+        w.peer->worker_pid = why != 4;
+        assert_int_equal(links_of(restore(&w, "w")), 0);
+        w.core->limits.split_bytes = 0;
+        assert_int_equal(links_of(offload(&w, "w", HBM_TIER_HOST, false)), 0);
+        w.core->limits.split_bytes = 4 * MIB;
+    }
+    w.peer->worker_pid = 1;
+    assert_int_equal(links_of(restore(&w, "w")), 2);
+}
+
+static void an_error_of_one_part_is_the_whole_copys(void **state)
+{
+    (void)state;
+    struct buffer *buffer = large();
+
+    for (unsigned part = 1; part <= 2; part++) {
+        char *before = world_picture(&w);
+        world_fail(&w, JOB_COPY, part, HBM_E_WORKER_DIED);
+        assert_int_equal(offload(&w, "w", HBM_TIER_HOST, false)->error, HBM_E_WORKER_DIED);
+        char *after = world_picture(&w);
+        assert_string_equal(before, after);
+        free(before), free(after);
+        assert_int_equal(w.device->moves + w.peer->moves, 0);
+        world_check_books(&w);
+    }
+    assert_int_equal(links_of(offload(&w, "w", HBM_TIER_HOST, false)), 2);
+    for (unsigned part = 1; part <= 2; part++) {
+        world_fail(&w, JOB_COPY, part, HBM_E_IO);
+        assert_int_equal(restore(&w, "w")->error, HBM_E_IO);
+        assert_int_equal(arena_tier(buffer->arena), HBM_TIER_HOST);
+        assert_int_equal(used(w.device), 0);
+        world_check_books(&w);
+    }
+    buffer->arena->extent->checksum ^= 1;
+    assert_int_equal(restore(&w, "w")->error, HBM_E_CHECKSUM);
+    buffer->arena->extent->checksum ^= 1;
+    assert_int_equal(links_of(restore(&w, "w")), 2);
+    assert_true(is_filled(buffer, 7));
+}
+
+static void a_cancel_ends_all_parts(void **state)
+{
+    (void)state;
+    struct buffer *buffer = large();
+    struct ask *question = ask(&w, alice, NULL);
+
+    w.hold = true;
+    verb_offload(w.core, &question->call, "w", HBM_TIER_HOST, false);
+    world_run(&w);
+    assert_true(world_step(&w)); /* the host memory is made */
+    world_run(&w);
+    op_cancel(op_get(w.core, question->id), "asked to");
+    w.hold = false;
+    assert_int_equal(op_of(&w, question)->error, HBM_E_CANCELLED);
+    assert_int_equal(arena_tier(buffer->arena), HBM_TIER_DEVICE);
+    assert_int_equal(w.device->moves + w.peer->moves, 0);
+    assert_true(is_filled(buffer, 7));
+    world_check_books(&w);
+}
+
+static void a_crash_between_its_parts_finds_it_where_it_was(void **state)
+{
+    (void)state;
+    large();
+    struct ask *unanswered = ask(&w, alice, NULL);
+
+    w.hold = true;
+    verb_offload(w.core, &unanswered->call, "w", HBM_TIER_HOST, false);
+    world_run(&w);
+    assert_true(world_step(&w));
+    world_run(&w);
+    assert_true(world_step(&w)); /* one part of two */
+    assert_int_equal(world_restart(&w), 0);
+    free(unanswered);
+    w.hold = false;
+    assert_int_equal(arena_tier(named(&w, "w")->arena), HBM_TIER_DEVICE);
+    assert_true(is_filled(named(&w, "w"), 7));
+    world_check_books(&w);
+}
+
 #define CASE(name) cmocka_unit_test_setup_teardown(name, world_setup_two, world_teardown)
 
 int core_peer_cases(void)
@@ -248,6 +375,11 @@ int core_peer_cases(void)
         CASE(a_crash_in_the_middle_finds_it_where_it_was),
         CASE(a_drain_sends_what_lies_there_home),
         CASE(cuda_ipc_memory_lies_there_as_plain_memory_and_comes_back_as_it_was),
+        CASE(a_large_copy_goes_over_both_links_with_one_checksum),
+        CASE(a_neighbour_that_cannot_help_is_left_alone),
+        CASE(an_error_of_one_part_is_the_whole_copys),
+        CASE(a_cancel_ends_all_parts),
+        CASE(a_crash_between_its_parts_finds_it_where_it_was),
     };
 
     return cmocka_run_group_tests_name("peer", tests, NULL, NULL);

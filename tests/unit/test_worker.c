@@ -988,6 +988,43 @@ static void a_copy_makes_its_target_where_it_is_asked_to(void **state)
     drop(&a), drop(&b);
 }
 
+/* Part by part, one over its own way and one relayed: the hashes of both, one after the other, are those of the whole. */
+static void parts_of_a_copy_have_the_hashes_of_the_whole(void **state)
+{
+    static const uint32_t relay[2] = {JOB_FROM_PEER, JOB_TO_PEER};
+    uint64_t size = 70 * MIB + 4096, first = 37 * MIB;
+    struct ask_extent sides[3] = {make(JOB_EXTENT_DEVICE, size), make(JOB_EXTENT_HOST, size), make(JOB_EXTENT_DEVICE, size)};
+    unsigned char *from = map(&sides[0]), *to = map(&sides[2]);
+
+    (void)state;
+    fill(from, size, 3);
+    for (unsigned way = 0; way < 2; way++) {
+        uint64_t hashes[128], n = 0;
+        for (unsigned part = 0; part < 2; part++) {
+            struct job_copy_request r = {.source = sides[way].extent,
+                                         .target = sides[way + 1].extent,
+                                         .source_offset = part ? first : 0,
+                                         .target_offset = part ? first : 0,
+                                         .bytes = part ? size - first : first,
+                                         .flags = JOB_HASHES | (part ? relay[way] : 0)};
+            int fds[2], hashes_fd = -1;
+            unsigned n_fds = ask_fds(&sides[way], &sides[way + 1], fds);
+            union job_reply reply = {0};
+            expect(ask_job(&worker, JOB_COPY, &r, fds, n_fds, &reply, &hashes_fd), 0);
+            ssize_t got = pread(hashes_fd, hashes + n, sizeof(hashes) - n * sizeof(*hashes), 0);
+            assert_true(got > 0);
+            n += (uint64_t)got / sizeof(*hashes);
+            close(hashes_fd);
+        }
+        assert_int_equal(n, 71);
+        assert_int_equal(XXH3_64bits(hashes, n * sizeof(*hashes)), expected_checksum(from, size));
+    }
+    assert_memory_equal(from, to, size);
+    munmap(from, sides[0].extent.size);
+    munmap(to, sides[2].extent.size);
+    drop(&sides[0]), drop(&sides[1]), drop(&sides[2]);
+}
+
 static void malformed_requests_are_refused_and_the_worker_goes_on(void **state)
 {
     struct ask_extent a = make(JOB_EXTENT_DEVICE, 4096), b = make(JOB_EXTENT_DEVICE, 4096);
@@ -1012,7 +1049,9 @@ static void malformed_requests_are_refused_and_the_worker_goes_on(void **state)
     expect(ask_job(&worker, JOB_COPY, &r, fds, 2, NULL, NULL), HBM_E_BAD_REQUEST);
     r = good, r.source.size = 8192;
     expect(ask_job(&worker, JOB_COPY, &r, fds, 2, NULL, NULL), HBM_E_BAD_REQUEST);
-    r = good, r.flags = 32;
+    r = good, r.flags = 64;
+    expect(ask_job(&worker, JOB_COPY, &r, fds, 2, NULL, NULL), HBM_E_BAD_REQUEST);
+    r = good, r.flags = JOB_HASHES | JOB_VERIFY;
     expect(ask_job(&worker, JOB_COPY, &r, fds, 2, NULL, NULL), HBM_E_BAD_REQUEST);
     r = good, r.flags = JOB_FROM_PEER | JOB_TO_PEER;
     expect(ask_job(&worker, JOB_COPY, &r, fds, 2, NULL, NULL), HBM_E_BAD_REQUEST);
@@ -1241,6 +1280,7 @@ int main(int argc, char **argv)
         WITH_WORKER(of_roots_rights_the_worker_keeps_what_copies_need),
         WITH_WORKER(a_clients_file_is_written_as_that_client_would),
         WITH_WORKER(a_file_that_shrinks_or_grows_while_it_is_read_is_an_error_or_the_old_bytes),
+        WITH_WORKER(parts_of_a_copy_have_the_hashes_of_the_whole),
         WITH_WORKER(malformed_requests_are_refused_and_the_worker_goes_on),
         WITH_WORKER(a_cancelled_job_ends_early_and_a_queued_one_never_runs),
         WITH_WORKER(long_jobs_tell_their_progress_and_short_ones_do_not),

@@ -1,0 +1,117 @@
+"""A large copy over the links of idle neighbours too (FAULTS 21, 22, 24, 26): all of it or nothing, with one checksum."""
+import os
+
+import pytest
+
+from helpers import MIB, client_program, ctl_done, ctl_json, fails, get, hash_of, host_only, program, put, serves, tier_of
+from peers import TWO, THREE, devices, ready, used_on
+from test_faults_worker import Faulty
+from test_peer import extent_of, fresh_workers
+from test_restart import kill_and_wait
+
+DATA = os.urandom(9 * MIB + 12345)
+SPLIT = "split_bytes = 4MiB\n"
+
+
+def links_of(daemon, verb, *words):
+    """How many the operation went over."""
+    op = ctl_json(daemon, verb, *words, "--async")["op"]
+    row = daemon.rpc("hbm.wait", {"op": op})
+    assert row["state"] == "done", row
+    return row.get("links")
+
+
+@host_only
+@pytest.mark.parametrize("config, n", [(TWO + SPLIT, 2), (THREE + SPLIT, 3), (TWO, None), (TWO + "split_bytes = 0\n", None), (SPLIT, None)],
+                         ids=["two", "three", "too small", "switched off", "alone"])
+def test_a_large_copy_goes_over_as_many_links_as_are_idle(make_daemon, config, n):
+    daemon = make_daemon(config=config).start()
+    daemon.wait_for(lambda: all(row["worker_pid"] and row["state"] == "ready" for row in devices(daemon).values()))
+    put(daemon, "w", DATA)
+    before = hash_of(daemon, "w")
+    for _ in range(2):
+        assert links_of(daemon, "offload", "w", "--to", "host") == n
+        assert tier_of(daemon, "w") == "host" and hash_of(daemon, "w") == before
+        assert links_of(daemon, "restore", "w") == n
+        assert tier_of(daemon, "w") == "device" and hash_of(daemon, "w") == before
+    assert get(daemon, "w") == DATA
+    assert all(used_on(daemon, uuid) == 0 for uuid in devices(daemon) if uuid != "host")
+
+
+@host_only
+def test_what_one_link_stored_comes_back_over_two_and_the_other_way(make_daemon):
+    daemon = make_daemon(supervise=True, config=TWO + "split_bytes = 0\n").start()
+    conf = daemon.home / "hbmd.conf"
+    put(daemon, "w", DATA)
+    for split, down, up in ((4, None, 2), (0, 2, None)):
+        assert links_of(daemon, "offload", "w", "--to", "host") == down
+        conf.write_text(TWO + f"split_bytes = {split}MiB\n")
+        kill_and_wait(daemon)
+        ready(daemon)
+        assert links_of(daemon, "restore", "w") == up
+        assert get(daemon, "w") == DATA
+
+
+@host_only
+@pytest.mark.parametrize("action", ["kill", "io", "nomem"])
+@pytest.mark.parametrize("nth", [1, 2])
+@pytest.mark.parametrize("verb", ["offload", "restore"])
+def test_a_worker_that_fails_in_its_part_leaves_all_where_it_was(make_daemon, verb, nth, action):
+    """FAULTS 24: whichever of the two it is, each has one part."""
+    struck = Faulty(f"copy:{action}:1", lambda: make_daemon(config=TWO + SPLIT + "memory_wait_seconds = 0\n"))
+    daemon = struck.daemon
+    struck.flag.touch()
+    put(daemon, "w", DATA)
+    if verb == "restore":
+        ctl_done(daemon, "offload", "w", "--to", "host")
+    before, tier = hash_of(daemon, "w"), tier_of(daemon, "w")
+    held = [used_on(daemon, "host", each) for each in ("device", "host")]
+    words = ["offload", "w", "--to", "host"] if verb == "offload" else ["restore", "w"]
+    for _ in range(nth):  # once it strikes, the next time it does not
+        fresh_workers(daemon)
+        struck.flag.unlink(missing_ok=True)
+        restarts = sum(row["worker_restarts"] for row in devices(daemon).values())
+        assert daemon.ctl(*words).returncode == 1
+        daemon.wait_for(lambda n=restarts: sum(row["worker_restarts"] for row in devices(daemon).values()) == n + (action == "kill"), 20)
+        ready(daemon)
+        assert tier_of(daemon, "w") == tier and hash_of(daemon, "w") == before
+        assert [used_on(daemon, "host", each) for each in ("device", "host")] == held
+    ctl_done(daemon, *words)
+    assert get(daemon, "w") == DATA and serves(daemon)
+
+
+@host_only
+def test_a_flipped_bit_in_either_half_is_a_checksum_error(make_daemon):
+    """FAULTS 21."""
+    daemon = make_daemon(config=TWO + SPLIT).start()
+    ready(daemon)
+    put(daemon, "w", DATA)
+    ctl_done(daemon, "offload", "w", "--to", "host")
+    size = used_on(daemon, "host", "host")
+    with open(extent_of(daemon, size), "r+b", buffering=0) as memory:
+        for at in (100, len(DATA) - 100):
+            for bit, ends in ((1, "CHECKSUM"), (1, None)):
+                memory.seek(at)
+                byte = memory.read(1)
+                memory.seek(at)
+                memory.write(bytes([byte[0] ^ bit]))
+                if ends:
+                    with fails(ends):
+                        daemon.rpc("hbm.restore", {"sel": "w"})
+                    assert tier_of(daemon, "w") == "host" and used_on(daemon, "host") == 0
+    assert links_of(daemon, "restore", "w") == 2 and get(daemon, "w") == DATA
+
+
+@host_only
+def test_a_lock_brings_its_memory_back_over_both(make_daemon, program):
+    daemon = make_daemon(config=TWO + SPLIT).start()
+    ready(daemon)
+    holder = program(daemon)
+    lease, _, _ = holder.alloc("w", 12 * MIB)
+    holder.ask("fill", lease, 7)
+    before = holder.ask("sum", lease)
+    for _ in range(3):
+        holder.ask("unlock", lease)
+        ctl_done(daemon, "offload", "w", "--to", "host")
+        holder.ask("lock", lease, 10000)
+        assert holder.ask("sum", lease) == before and tier_of(daemon, "w") == "device"
