@@ -181,6 +181,13 @@ int account_charge(struct account *account, enum account_thing thing, uint64_t a
     return charge(account, thing, amount, 1, detail);
 }
 
+bool account_has_room(const struct account *account, enum account_thing thing, uint64_t amount)
+{
+    char ignored[HBM_DETAIL_MAX];
+
+    return !check(account, thing, amount, 1, ignored) && !check(&account->listener->whole, thing, amount, 1, ignored);
+}
+
 int account_charge_move(struct account *account, enum account_thing thing, uint64_t amount, char *detail)
 {
     return charge(account, thing, amount, 2, detail);

@@ -30,6 +30,8 @@ void accounts_sweep(struct timer *timer);
 uint64_t account_limit(const struct account *account, enum account_thing thing);
 /* 0, or LIMIT with a sentence in detail that names the limit; then nothing is charged. */
 int account_charge(struct account *account, enum account_thing thing, uint64_t amount, char *detail);
+/* Whether that would be refused now. */
+bool account_has_room(const struct account *account, enum account_thing thing, uint64_t amount);
 /* The same for what takes the place of something that is charged until then: up to twice the limit, or nobody at
  * his limit could move anything. */
 int account_charge_move(struct account *account, enum account_thing thing, uint64_t amount, char *detail);

@@ -111,8 +111,8 @@ void pressure_explain(struct extent_create *create)
     add_part(parts, sizeof(parts), survey.bytes[FATE_SPARED], "left alone since they bounced");
     add_part(parts, sizeof(parts), survey.bytes[FATE_LIMIT], "kept by offload_limit");
     add_part(parts, sizeof(parts), survey.bytes[FATE_STUCK], "not to be moved now");
-    add_part(parts, sizeof(parts), survey.bytes[FATE_IDLE] + survey.bytes[FATE_RECENT],
-             "idle, too little or with no room elsewhere");
+    add_part(parts, sizeof(parts), survey.bytes[FATE_IDLE] + survey.bytes[FATE_RECENT], "idle, too little");
+    add_part(parts, sizeof(parts), survey.bytes[FATE_HOMELESS], "idle, with no room elsewhere");
     if (*parts)
         add(create->detail, sizeof(create->detail), "; %s", parts);
     if (create->tier != HBM_TIER_DEVICE || used <= tier.capacity)

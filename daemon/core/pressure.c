@@ -101,30 +101,6 @@ static void moved(struct op_wait *wait, struct op *op)
     timer_arm(core, &device->pressure.timer, 0);
 }
 
-/* Host takes it while it is under its mark, then disk, then what room host has: false if there is none. */
-static bool has_room(const struct device *device, enum hbm_tier to, uint64_t size, bool to_the_mark)
-{
-    const struct tier tier = device_tier(device, to);
-    uint64_t most = to_the_mark ? tier.high : tier.capacity, occupied = tier_occupied(&tier);
-
-    return device->pressure.full_until_ms[to] <= core_now(device->core) && size <= most && occupied <= most - size;
-}
-
-static bool find_target(const struct device *device, enum hbm_tier from, uint64_t size, enum hbm_tier *to)
-{
-    static const struct {
-        enum hbm_tier tier;
-        bool to_the_mark;
-    } targets[] = {{HBM_TIER_HOST, true}, {HBM_TIER_DISK, false}, {HBM_TIER_HOST, false}};
-
-    for (unsigned i = 0; i < sizeof(targets) / sizeof(targets[0]); i++) {
-        *to = targets[i].tier;
-        if (*to != from && has_room(device, *to, size, targets[i].to_the_mark))
-            return true;
-    }
-    return false;
-}
-
 static bool start_move(struct device *device, struct arena *arena)
 {
     struct core *core = device->core;
@@ -133,7 +109,7 @@ static bool start_move(struct device *device, struct arena *arena)
     int error = 0;
     enum hbm_tier from = arena_tier(arena), to;
 
-    if (!move || !find_target(device, from, arena->extent->size, &to))
+    if (!move || !survey_target(arena, &to))
         return false;
     struct moving *moving = moving_arenas(core, NULL, &arena, 1, to);
     if (moving) {

@@ -3,6 +3,7 @@
 #include "daemon/core/moving.h"
 #include "daemon/core/recency.h"
 #include "daemon/core/session.h"
+#include "daemon/core/tier.h"
 
 static uint64_t word_of(const struct mapping *mapping)
 {
@@ -25,8 +26,9 @@ static bool is_given_out(const struct mapping *mapping)
 {
     uint64_t word = word_of(mapping);
 
-    return mapping->present && ((word & (LOCKWORD_AWAY | LOCKWORD_LANDING)) || !(word & ~(LOCKWORD_RECLAIM | LOCKWORD_WANTED)) ||
-                                mapping->session->state != SESSION_OPEN);
+    return mapping->present &&
+           ((word & (LOCKWORD_AWAY | LOCKWORD_LANDING)) || !(word & ~(LOCKWORD_RECLAIM | LOCKWORD_WANTED)) ||
+            mapping->session->state != SESSION_OPEN);
 }
 
 static bool has_to_stay(const struct arena *arena)
@@ -50,6 +52,32 @@ static bool was_used(const struct arena *arena)
         used |= lockword_was_used(&mapping->session->words[mapping->slot]) || (word_of(mapping) & LOCKWORD_WANTED);
     }
     return used;
+}
+
+static bool has_room(const struct device *device, enum hbm_tier to, uint64_t size, bool to_the_mark)
+{
+    const struct tier tier = device_tier(device, to);
+    uint64_t most = to_the_mark ? tier.high : tier.capacity, occupied = tier_occupied(&tier);
+
+    return device->pressure.full_until_ms[to] <= core_now(device->core) && size <= most && occupied <= most - size;
+}
+
+bool survey_target(const struct arena *arena, enum hbm_tier *to)
+{
+    static const struct {
+        enum hbm_tier tier;
+        bool to_the_mark;
+    } targets[] = {{HBM_TIER_HOST, true}, {HBM_TIER_DISK, false}, {HBM_TIER_HOST, false}};
+
+    const struct extent *extent = arena->extent;
+
+    for (unsigned i = 0; i < sizeof(targets) / sizeof(targets[0]); i++) {
+        *to = targets[i].tier;
+        if (*to != arena_tier(arena) && has_room(arena->device, *to, extent->size, targets[i].to_the_mark) &&
+            account_has_room(extent->account, (enum account_thing)(*to), extent->size))
+            return true;
+    }
+    return false;
 }
 
 static bool can_move(const struct arena *arena)
@@ -101,6 +129,8 @@ static enum fate fate_of(struct arena *arena, uint64_t visit)
     if (arena->transition)
         return FATE_MOVING;
     bool used = was_used(arena), locked = has_to_stay(arena);
+    enum hbm_tier to;
+
     if (used || locked)
         recency_note(arena);
     if (arena->priority == PRIORITY_NEVER)
@@ -111,6 +141,8 @@ static enum fate fate_of(struct arena *arena, uint64_t visit)
         return FATE_STUCK;
     if (arena->eviction.spared_until_ms > core_now(arena->core))
         return FATE_SPARED;
+    if (!survey_target(arena, &to))
+        return FATE_HOMELESS;
     if (!is_within_limit(arena, visit))
         return FATE_LIMIT;
     return used ? FATE_RECENT : FATE_IDLE;

@@ -51,6 +51,19 @@ static void what_finds_host_memory_at_its_mark_goes_to_disk(void **state)
     all_are_whole("abcd");
 }
 
+static void whose_owner_may_have_no_more_host_memory_goes_to_disk(void **state)
+{
+    (void)state;
+    w.core->limits.account[HBM_TIER_HOST] = 2 * MIB;
+    make_idle("abcd");
+    assert_int_equal(alloc(3), 0);
+    assert_string_equal(tiers("abcd"), "hhkd");
+    w.core->limits.account[HBM_TIER_DISK] = MIB;
+    assert_int_equal(alloc(1), HBM_E_NO_MEMORY);
+    assert_string_equal(tiers("abcd"), "hhkd");
+    all_are_whole("abcd");
+}
+
 /* An offload that finds no host memory has that of what has lain there longest. */
 static void who_waits_for_host_memory_gets_that_of_what_lies_there(void **state)
 {
@@ -278,6 +291,7 @@ int core_marks_cases(void)
         CASE(over_the_high_mark_what_was_not_used_goes_until_the_low_one),
         CASE(host_memory_over_its_mark_goes_on_to_disk),
         CASE(what_finds_host_memory_at_its_mark_goes_to_disk),
+        CASE(whose_owner_may_have_no_more_host_memory_goes_to_disk),
         CASE(who_waits_for_host_memory_gets_that_of_what_lies_there),
         CASE(where_no_tier_has_room_all_stays_and_who_waits_is_told),
         CASE(a_worker_that_dies_in_such_a_move_leaves_all_as_it_was),
