@@ -122,11 +122,13 @@ static void release_unkept(struct core *core, struct rows rows)
     list_for_each_safe (node, &core->arenas) {
         struct arena *arena = list_entry(node, struct arena, node);
         retired |= list_empty(&arena->buffers) && arena_is_leased(arena);
-        if (list_empty(&arena->buffers))
+        if (list_empty(&arena->buffers)) {
             arena_free(arena);
-        else if (arena->extent->lost)
+            continue;
+        }
+        if (arena->extent->lost)
             say_lost(core, arena);
-        else if (!arena_is_leased(arena))
+        if (!arena_is_leased(arena))
             arena_unmapped(arena);
     }
     if (retired)
