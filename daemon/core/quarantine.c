@@ -15,12 +15,18 @@
 #define LATE_MS 15000
 #define PIDS_A_JOB 63
 
+/* What it has or had mapped: the memory may lie with a peer by now. */
+static bool is_of_gpu(const struct mapping *mapping)
+{
+    return mapping->extent->device->is_cuda || (mapping->arena && mapping->arena->device->is_cuda);
+}
+
 /* Kernels of a dead process go on only on a GPU, and only what it could write matters to others. */
 static bool needs_driver(const struct session *session)
 {
     list_for_each(node, &session->mappings) {
         const struct mapping *mapping = list_entry(node, struct mapping, session_node);
-        if (mapping->access == HBM_RW && mapping->extent->device->is_cuda)
+        if (mapping->access == HBM_RW && is_of_gpu(mapping))
             return true;
     }
     return false;
