@@ -124,7 +124,7 @@ void held_add(struct held *held, const struct lease *lease)
     held->n_slots = lease->n_mappings;
     for (unsigned i = 0; i < held->n_slots; i++) {
         held->slots[i] = lease->mappings[i]->slot;
-        held->on_gpu |= lease->mappings[i]->extent->device->is_cuda;
+        held->on_gpu |= lease->mappings[i]->arena->device->is_cuda; /* a peer that it lies with meanwhile has it mapped for nobody */
     }
     if (buffer) {
         held->scale = buffer->parent;
