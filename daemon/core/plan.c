@@ -86,8 +86,8 @@ static int pack(struct plan *plan, const struct arena *arena, enum hbm_tier tier
 int plan_move_as(struct plan *plan, struct arena *arena, enum hbm_tier tier, const struct parking *park)
 {
     bool to_peer = tier == HBM_TIER_PEER;
-    /* From a device's memory, its own or a peer's, to none. */
-    bool leaves = arena->extent->tier == HBM_TIER_DEVICE && (tier == HBM_TIER_HOST || tier == HBM_TIER_DISK);
+    /* From its own device: what lies with a peer has a checksum, that a plain copy looks at. */
+    bool leaves = arena_tier(arena) == HBM_TIER_DEVICE && (tier == HBM_TIER_HOST || tier == HBM_TIER_DISK);
 
     *plan = (struct plan){.arena = arena->id,
                           .reclaim = true,
