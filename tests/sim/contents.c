@@ -96,8 +96,9 @@ uint64_t contents_read(int fd, const struct form *form)
 
     if (value != get(fd, form->offset + form->size - sizeof(value), sizeof(value)) || value != stored(form, tag))
         return UINT64_MAX;
+    /* A private copy has no scales of its own. */
     if (hbm_codec_scale_bytes(form->encoding.codec) &&
-        get(fd, form->scale_offset, sizeof(uint32_t)) != scale_for(tag))
+        (!form->scale_offset || get(fd, form->scale_offset, sizeof(uint32_t)) != scale_for(tag)))
         return UINT64_MAX;
     return tag;
 }
