@@ -34,7 +34,7 @@ static bool measure(const struct job_piece *piece, uint64_t *raw, uint64_t *data
     const struct hbm_encoding *e = &piece->encoding;
     uint64_t units = 0;
 
-    *scale = 0;
+    *raw = *data = *scale = 0;
     if (!piece_is_encoded(piece)) {
         bool counts = hbm_shape_elements(piece->dims, RANK, raw);
         *data = *raw;
