@@ -229,6 +229,14 @@ static bool is_over_the_mark(const struct arena *arena)
     return tier.high < tier.capacity && tier_occupied(&tier) + arena->extent->size > tier.high;
 }
 
+/* It is there already, or stays where it is used. */
+static bool needs_no_move(const struct prefetch *prefetch, const struct arena *arena)
+{
+    bool comes = prefetch->tier == HBM_TIER_DEVICE;
+
+    return (arena_tier(arena) == HBM_TIER_DEVICE) == comes || (!comes && arena_is_in_use(arena));
+}
+
 static const struct wanted *next_wanted(struct prefetch *prefetch)
 {
     struct core *core = prefetch->core;
@@ -242,9 +250,7 @@ static const struct wanted *next_wanted(struct prefetch *prefetch)
             show_rows(prefetch, wanted, 0, "the daemon stops");
         else if (arena->transition)
             pass_over(prefetch, wanted, HBM_E_BUSY, "");
-        else if ((arena_tier(arena) == HBM_TIER_DEVICE) == (prefetch->tier == HBM_TIER_DEVICE))
-            continue;
-        else if (prefetch->tier != HBM_TIER_DEVICE && arena_is_in_use(arena))
+        else if (needs_no_move(prefetch, arena))
             continue;
         else if (arena->live)
             show_rows(prefetch, wanted, 0, "it is used where it lies; restore brings it back");

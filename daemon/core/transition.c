@@ -145,11 +145,11 @@ static void swap_one(struct track *track)
 
 static void track_goes_on(struct track *track)
 {
-    if (is_over(track->transition))
-        track_ended(track);
-    else if (track_next(track, step_done))
+    bool over = is_over(track->transition);
+
+    if (!over && track_next(track, step_done))
         return;
-    else if (track->transition->one_by_one)
+    if (!over && track->transition->one_by_one)
         swap_one(track);
     else
         track_ended(track);

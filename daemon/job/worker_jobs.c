@@ -55,7 +55,7 @@ static struct flight *flight_of(struct worker *worker, uint32_t serial)
 static uint64_t time_for(const struct worker *worker, const struct flight *flight)
 {
     uint64_t limit = flight->link == JOB_LINK_NONE ? 0 : worker->links[flight->link].limit;
-    double a_ms = limit && limit < WORKER_BYTES_A_MS * 1000u ? (double)limit / 1000 : (double)WORKER_BYTES_A_MS;
+    double a_ms = limit && limit < (uint64_t)WORKER_BYTES_A_MS * 1000 ? (double)limit / 1000 : (double)WORKER_BYTES_A_MS;
     double ms = (double)flight->bytes / a_ms + (double)coded_bytes(flight->job) / (double)WORKER_BYTES_A_MS;
 
     return ms < (double)WORKER_LONGEST_MS ? (uint64_t)ms : WORKER_LONGEST_MS;

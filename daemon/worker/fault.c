@@ -128,8 +128,9 @@ static int act(int action, struct job *job, struct failure *failure)
 {
     if (action == KILL)
         raise(SIGKILL);
-    while (action == HANG)
-        pause();
+    if (action == HANG)
+        for (;;)
+            pause();
     if (action == STICKY)
         return spoil(failure);
     if (action == HOLD)
