@@ -4,6 +4,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "daemon/core/listener.h"
 #include "daemon/core/peer.h"
@@ -117,6 +118,19 @@ static void refused_with(const char *words)
     if (!strstr(last_detail, words))
         fail_msg("%s", last_detail);
     assert_int_equal(arena_tier(named(&w, "w")->arena), HBM_TIER_DEVICE);
+}
+
+static void what_is_parked_and_was_damaged_there_is_not_packed(void **state)
+{
+    (void)state;
+    const struct buffer *buffer = away();
+    uint32_t flipped = 0x3f800000;
+
+    park(&w, "w", HBM_CODEC_FP16);
+    assert_int_equal(pwrite(buffer->arena->extent->fd, &flipped, sizeof(flipped), 128), sizeof(flipped));
+    assert_int_equal(offload(&w, "w", HBM_TIER_HOST, false)->error, HBM_E_CHECKSUM);
+    assert_int_equal(arena_tier(buffer->arena), HBM_TIER_PEER);
+    world_check_books(&w);
 }
 
 static void what_is_in_the_way_of_each_device_is_said(void **state)
@@ -369,6 +383,7 @@ int core_peer_cases(void)
         CASE(a_restart_knows_whose_it_is),
         CASE(a_peer_that_is_gone_after_a_restart_has_lost_what_lay_there_and_nothing_else),
         CASE(an_error_of_either_worker_leaves_it_where_it_was),
+        CASE(what_is_parked_and_was_damaged_there_is_not_packed),
         CASE(what_is_in_the_way_of_each_device_is_said),
         CASE(what_lies_on_a_device_that_does_not_answer_is_not_touched),
         CASE(a_peer_without_room_leaves_everything_as_it_was),
