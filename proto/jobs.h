@@ -69,7 +69,7 @@ struct job_spill_key {
 #define JOB_HASHES 32u
 
 #define JOB_PEERS_MAX 16
-#define JOB_PEERS_TEXT (JOB_PEERS_MAX * 48u) /* UUIDs and what is between them */
+#define JOB_PEERS_TEXT ((size_t)JOB_PEERS_MAX * 48) /* UUIDs and what is between them */
 
 /* The ways of a device's bytes. */
 enum job_link {
