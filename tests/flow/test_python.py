@@ -9,16 +9,17 @@ import sys
 import textwrap
 import threading
 
+import numpy
 import pytest
 
-from conftest import ROOT
+from conftest import BUILD, ROOT
 from helpers import ctl_done, get, load_layers, module_daemon, put, row_of, safetensors, shared, sweep, used
 
 PACKAGE = ROOT / "client" / "python"
 sys.path.insert(0, str(PACKAGE))
+os.environ.setdefault("HBM_LIBRARY", str(BUILD / "libhbm.so"))
 
-numpy = pytest.importorskip("numpy")
-hbm = pytest.importorskip("hbm")
+import hbm
 
 
 @pytest.fixture
