@@ -103,17 +103,17 @@ class Client(wire.Client):
 # ---- What a daemon holds ----
 
 def used(daemon, tier="device"):
-    """Once what has been let go of is given back, which is in a moment."""
+    """What lies there, once what has been let go of is given back, which is in a moment. Without a GPU's host pool: memory
+    kept a while for its last owner's next move."""
     def settled_rows():
         rows = [row for device in daemon.rpc("hbm.devices") for row in device["tiers"] if row["tier"] == tier]
         return None if any(row["closing"] for row in rows) else rows
 
-    return sum(row["used"] for row in daemon.wait_for(settled_rows))
+    return sum(row["used"] - row.get("pooled", 0) for row in daemon.wait_for(settled_rows))
 
 
 def empty(daemon, tier):
-    """Nothing lies there. A GPU's host tier keeps what was let go of for a while, for the same owner's next move."""
-    return used(daemon, tier) == 0 or (tier == "host" and DEVICE != "host")
+    return used(daemon, tier) == 0
 
 
 def spill_fds(daemon):

@@ -213,7 +213,8 @@ def milliseconds(seconds: float | None) -> int:
 
 def streams(values) -> tuple:
     """CUstream handles: integers, torch's streams (cuda_stream), CuPy's (ptr)."""
-    handles = [value if isinstance(value, int) else getattr(value, "cuda_stream", None) or value.ptr for value in values]
+    handles = [value if isinstance(value, int) else value.cuda_stream if hasattr(value, "cuda_stream") else value.ptr
+               for value in values]
     return ((c_void_p * len(handles))(*handles) if handles else None), len(handles)
 
 
