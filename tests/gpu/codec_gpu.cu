@@ -2,11 +2,16 @@
  * HBM_TEST_SMALL leaves out what a slow machine could not finish. */
 #include <cuda_runtime.h>
 
+#include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <deque>
+#include <mutex>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "kernels/codec.h"
@@ -35,62 +40,121 @@ static uint64_t mix(uint64_t z)
     return z ^ z >> 31;
 }
 
-/* Memory on the device with an optional misalignment and guards on both sides. */
-struct device_bytes {
-    size_t size, offset;
-    unsigned char *base = nullptr;
-    device_bytes(size_t size_, size_t misalign) : size(size_), offset(GUARD + misalign)
+/* What a case has on the device, one part after the other, guards between them. */
+struct layout {
+    struct part {
+        size_t at, size;
+    };
+    std::vector<part> parts;
+    size_t end = GUARD;
+
+    unsigned add(size_t size, size_t misalign)
     {
-        if (cudaMalloc(&base, offset + size + GUARD) || cudaMemset(base, POISON, offset + size + GUARD))
-            base = nullptr;
-    }
-    ~device_bytes()
-    {
-        cudaFree(base);
-    }
-    void *at() const
-    {
-        return base + offset;
-    }
-    /* The contents; empties `why` only if both guards are whole. */
-    std::vector<unsigned char> fetch(std::string &why) const
-    {
-        std::vector<unsigned char> all(offset + size + GUARD);
-        if (!base || cudaMemcpy(all.data(), base, all.size(), cudaMemcpyDeviceToHost))
-            why = "cannot fetch: " + std::string(cudaGetErrorString(cudaGetLastError()));
-        for (size_t i = 0; i < all.size(); i++)
-            if ((i < offset || i >= offset + size) && all[i] != POISON && why.empty())
-                why = "wrote outside its output at " + std::to_string((long long)i - (long long)offset);
-        return std::vector<unsigned char>(all.begin() + (long)offset, all.begin() + (long)(offset + size));
+        parts.push_back({end + misalign, size});
+        end = (end + misalign + size + 2 * GUARD - 1) / GUARD * GUARD;
+        return (unsigned)parts.size() - 1;
     }
 };
 
-static void same(const char *what, const std::vector<unsigned char> &ours, const void *theirs, unsigned element,
-                 std::string &why)
-{
-    for (size_t i = 0; i < ours.size() && why.empty(); i++)
-        if (ours[i] != static_cast<const unsigned char *>(theirs)[i]) {
-            char text[96];
-            unsigned a = 0, b = 0;
-            size_t e = i / element;
-            memcpy(&a, &ours[e * element], element);
-            memcpy(&b, static_cast<const unsigned char *>(theirs) + e * element, element);
-            snprintf(text, sizeof(text), "%s %zu is %x, not %x", what, e, a, b);
-            why = text;
+/* One thread's stream and memory: cases run beside each other, since the reference takes its time. */
+struct lane {
+    cudaStream_t stream = nullptr;
+    unsigned char *base = nullptr;
+    size_t room = 0;
+    layout l;
+    std::vector<unsigned char> fetched;
+
+    ~lane()
+    {
+        cudaFree(base);
+        if (stream)
+            cudaStreamDestroy(stream);
+    }
+    cudaError_t start(const layout &of)
+    {
+        cudaError_t error = cudaSuccess;
+
+        l = of;
+        if (!stream && (error = cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking)))
+            return error;
+        if (room < l.end) {
+            cudaFree(base);
+            base = nullptr;
+            if ((error = cudaMalloc(&base, l.end)))
+                return error;
+            room = l.end;
         }
-}
+        return cudaMemsetAsync(base, POISON, l.end, stream);
+    }
+    void *at(unsigned part) const
+    {
+        return base + l.parts[part].at;
+    }
+    /* All of it, once the stream is done; names a byte between the parts that was written. */
+    std::string fetch()
+    {
+        size_t from = 0;
+
+        fetched.resize(l.end);
+        if (cudaMemcpyAsync(fetched.data(), base, l.end, cudaMemcpyDeviceToHost, stream) ||
+            cudaStreamSynchronize(stream))
+            return "cannot fetch: " + std::string(cudaGetErrorString(cudaGetLastError()));
+        for (unsigned i = 0; i <= l.parts.size(); i++) {
+            size_t to = i < l.parts.size() ? l.parts[i].at : l.end;
+            for (size_t at = from; at < to; at++)
+                if (fetched[at] != POISON)
+                    return "wrote outside its output, between parts " + std::to_string((int)i - 1) + " and " +
+                           std::to_string(i) + " at " + std::to_string(at - from);
+            if (i < l.parts.size())
+                from = to + l.parts[i].size;
+        }
+        return "";
+    }
+    /* What differs from `expected`, elements of so many bytes. */
+    std::string same(const char *what, unsigned part, const void *expected, unsigned element) const
+    {
+        const unsigned char *ours = fetched.data() + l.parts[part].at;
+        const unsigned char *theirs = static_cast<const unsigned char *>(expected);
+        size_t size = l.parts[part].size, i = 0;
+        unsigned a = 0, b = 0;
+        char text[96];
+
+        if (!size || !memcmp(ours, theirs, size))
+            return "";
+        while (ours[i] == theirs[i])
+            i++;
+        i -= i % element;
+        memcpy(&a, ours + i, element);
+        memcpy(&b, theirs + i, element);
+        snprintf(text, sizeof(text), "%s %zu is %x, not %x", what, i / element, a, b);
+        return text;
+    }
+};
 
 static bool close(double a, double b, double most)
 {
     return a == b || std::fabs(a - b) <= most;
 }
 
+static std::string receipts_differ(const hbm_receipt &got, const hbm_receipt &expected)
+{
+    char text[200];
+
+    if (got.elements == expected.elements && got.nonfinite == expected.nonfinite &&
+        got.clipped_fraction == expected.clipped_fraction && got.max_abs_error == expected.max_abs_error &&
+        close(got.sqnr_db, expected.sqnr_db, 4.3e-6))
+        return "";
+    snprintf(text, sizeof(text), "receipt %.9g dB max %g clipped %g nonfinite %llu, not %.9g %g %g %llu", got.sqnr_db,
+             got.max_abs_error, got.clipped_fraction, (unsigned long long)got.nonfinite, expected.sqnr_db,
+             expected.max_abs_error, expected.clipped_fraction, (unsigned long long)expected.nonfinite);
+    return text;
+}
+
 /* Encodes and decodes `raw` on both sides; returns what differs. */
-static std::string compare(codec_job job, const std::vector<unsigned char> &raw, unsigned misalign)
+static std::string compare(lane &on, codec_job job, const std::vector<unsigned char> &raw, unsigned misalign)
 {
     uint64_t count, units;
     unsigned width = hbm_dtype_bits(job.dtype) / 8, stored = hbm_dtype_bits(job.encoding.stored) / 8;
-    std::string why;
 
     if (!codec_supported(job.dtype, &job.encoding, job.dims, job.rank))
         return "not supported";
@@ -110,40 +174,36 @@ static std::string compare(codec_job job, const std::vector<unsigned char> &raw,
     codec_encode_host(&host, &expected);
     codec_decode_host(&host);
 
-    device_bytes d_raw(count * width, misalign * width), d_data(count * stored, misalign * stored);
-    device_bytes d_out(count * width, misalign * width), d_scale(units * 4, 0);
-    device_bytes d_work(codec_workspace_bytes(&job), 0);
-    cudaMemcpy(d_raw.at(), raw.data(), count * width, cudaMemcpyHostToDevice);
-    job.raw_in = d_raw.at();
-    job.data = d_data.at();
-    job.scale = units ? static_cast<float *>(d_scale.at()) : nullptr;
-    job.raw_out = d_out.at();
-    int error = codec_encode_cuda(&job, d_work.at(), nullptr);
+    layout l;
+    unsigned d_raw = l.add(count * width, misalign * width), d_data = l.add(count * stored, misalign * stored);
+    unsigned d_out = l.add(count * width, misalign * width), d_scale = l.add(units * sizeof(float), 0);
+    unsigned d_work = l.add(codec_workspace_bytes(&job), 0);
+    int error = on.start(l);
     if (!error)
-        error = codec_decode_cuda(&job, nullptr);
+        error = cudaMemcpyAsync(on.at(d_raw), raw.data(), count * width, cudaMemcpyHostToDevice, on.stream);
+    if (error)
+        return cudaGetErrorString((cudaError_t)error);
+    job.raw_in = on.at(d_raw);
+    job.data = on.at(d_data);
+    job.scale = units ? static_cast<float *>(on.at(d_scale)) : nullptr;
+    job.raw_out = on.at(d_out);
+    error = codec_encode_cuda(&job, on.at(d_work), on.stream);
     if (!error)
-        error = cudaDeviceSynchronize();
+        error = codec_decode_cuda(&job, on.stream);
     if (!error)
-        error = codec_receipt_cuda(&job, d_work.at(), &got);
+        error = cudaStreamSynchronize(on.stream);
+    if (!error)
+        error = codec_receipt_cuda(&job, on.at(d_work), &got);
     if (error)
         return cudaGetErrorString((cudaError_t)error);
 
-    same("scale", d_scale.fetch(why), scale.data(), 4, why);
-    same("code", d_data.fetch(why), data.data(), stored, why);
-    same("decoded element", d_out.fetch(why), out.data(), width, why);
-    d_work.fetch(why);
-    if (why.empty() &&
-        (got.elements != expected.elements || got.nonfinite != expected.nonfinite ||
-         got.clipped_fraction != expected.clipped_fraction || got.max_abs_error != expected.max_abs_error ||
-         !close(got.sqnr_db, expected.sqnr_db, 4.3e-6))) {
-        char text[200];
-        snprintf(text, sizeof(text), "receipt %.9g dB max %g clipped %g nonfinite %llu, not %.9g %g %g %llu",
-                 got.sqnr_db, got.max_abs_error, got.clipped_fraction, (unsigned long long)got.nonfinite,
-                 expected.sqnr_db, expected.max_abs_error, expected.clipped_fraction,
-                 (unsigned long long)expected.nonfinite);
-        why = text;
-    }
-    return why;
+    for (const std::string &why :
+         {on.fetch(), on.same("original", d_raw, raw.data(), width), on.same("scale", d_scale, scale.data(), 4),
+          on.same("code", d_data, data.data(), stored), on.same("decoded element", d_out, out.data(), width),
+          receipts_differ(got, expected)})
+        if (!why.empty())
+            return why;
+    return "";
 }
 
 enum pattern { NORMAL, ZEROS, SUBNORMAL, BITS, SPECIAL, TIES, PATTERNS };
@@ -174,18 +234,23 @@ static float sample(pattern p, uint64_t i)
     }
 }
 
+/* After so many, no multiple of any vector or group, they come again. */
+#define PERIOD 1000003u
+
 static std::vector<unsigned char> samples(unsigned dtype, pattern p, uint64_t count)
 {
     unsigned width = hbm_dtype_bits(dtype) / 8;
     std::vector<unsigned char> raw(count * width + 1);
 
-    for (uint64_t i = 0; i < count; i++) {
+    for (uint64_t i = 0; i < count && i < PERIOD; i++) {
         uint32_t bits = element_bits(sample(p, i));
         uint16_t half = p == BITS          ? (uint16_t)mix(i)
                         : dtype == HBM_F16 ? element_f16_down(bits)
                                            : element_bf16_down(bits);
         memcpy(&raw[i * width], dtype == HBM_F32 ? (void *)&bits : (void *)&half, width);
     }
+    for (uint64_t i = PERIOD; i < count; i += PERIOD)
+        memcpy(&raw[i * width], &raw[0], (count - i < PERIOD ? count - i : PERIOD) * width);
     return raw;
 }
 
@@ -206,51 +271,103 @@ static const shape shapes[] = {
 
 static const unsigned groups[] = {1, 3, 8, 32, 100, 128, 2048, 5000, 1u << 20};
 
-static void test_combination(unsigned codec, unsigned dtype, unsigned granularity, bool small)
+/* One sentence of the report: a codec, a dtype and a granularity, over all shapes and patterns. */
+struct sentence {
+    std::string text, why;
+};
+
+struct test_case {
+    sentence *of;
+    codec_job job;
+    pattern p;
+    unsigned misalign;
+    bool large;
+};
+
+struct suite {
+    std::deque<sentence> sentences;
+    std::vector<test_case> cases;
+    std::atomic<size_t> next{0};
+    std::mutex lock; /* of what sentences say went wrong */
+};
+
+static std::string place(const test_case &c)
+{
+    std::string where;
+
+    for (unsigned k = 0; k < c.job.rank; k++)
+        where += (k ? "x" : "") + std::to_string(c.job.dims[k]);
+    return " (shape " + where + ", " + pattern_names[c.p] + ", axis " + std::to_string(c.job.encoding.axis) +
+           ", group " + std::to_string(c.job.encoding.group) + (c.misalign ? ", misaligned)" : ")");
+}
+
+static void add_combination(suite &all, unsigned codec, unsigned dtype, unsigned granularity, bool small)
 {
     static const char *const granularities[] = {"per tensor", "per channel", "per group"};
-    std::string sentence = std::string(hbm_codec_name(codec)) + " " + granularities[granularity] + " of " +
-                           hbm_dtype_name(dtype) + " agrees with the reference";
-    std::string why;
 
+    all.sentences.push_back({std::string(hbm_codec_name(codec)) + " " + granularities[granularity] + " of " +
+                                 hbm_dtype_name(dtype) + " agrees with the reference",
+                             ""});
     for (const shape &s : shapes) {
         uint64_t count;
+        unsigned cuts = granularity == HBM_PER_TENSOR    ? 1
+                        : granularity == HBM_PER_CHANNEL ? s.rank
+                        : s.rank                         ? sizeof(groups) / sizeof(*groups)
+                                                         : 0;
+        unsigned step = s.large && granularity == HBM_PER_GROUP ? 4 : 1;
+
         hbm_shape_elements(s.dims, s.rank, &count);
         if (small && s.large)
             continue;
-        for (int p = 0; p < PATTERNS && why.empty(); p++) {
+        for (int p = 0; p < PATTERNS; p++) {
             if (s.large && p != NORMAL && (p != BITS || count > 2000000))
                 continue; /* the reference takes its time */
-            std::vector<unsigned char> raw = samples(dtype, (pattern)p, count);
-            unsigned cuts = granularity == HBM_PER_TENSOR    ? 1
-                            : granularity == HBM_PER_CHANNEL ? s.rank
-                            : s.rank                         ? sizeof(groups) / sizeof(*groups)
-                                                             : 0;
-            unsigned step = s.large && granularity == HBM_PER_GROUP ? 4 : 1;
-            for (unsigned cut = 0; cut < cuts && why.empty(); cut += step)
-                for (unsigned misalign = 0; misalign < (s.large || p ? 1u : 2u) && why.empty(); misalign++) {
-                    codec_job job = {};
-                    memcpy(job.dims, s.dims, sizeof(s.dims));
-                    job.rank = s.rank;
-                    job.dtype = dtype;
-                    job.encoding.codec = (uint8_t)codec;
-                    job.encoding.stored = (uint8_t)hbm_codec_stored_dtype(codec);
-                    job.encoding.granularity = (uint8_t)granularity;
-                    job.encoding.axis = (uint8_t)(granularity == HBM_PER_CHANNEL ? cut : 0);
-                    job.encoding.group = granularity == HBM_PER_GROUP ? groups[cut] : 0;
-                    why = compare(job, raw, misalign);
-                    if (why.empty())
-                        continue;
-                    std::string where;
-                    for (unsigned k = 0; k < s.rank; k++)
-                        where += (k ? "x" : "") + std::to_string(s.dims[k]);
-                    why += " (shape " + where + ", " + pattern_names[p] + ", axis " +
-                           std::to_string(job.encoding.axis) + ", group " + std::to_string(job.encoding.group) +
-                           (misalign ? ", misaligned)" : ")");
+            for (unsigned cut = 0; cut < cuts; cut += step)
+                for (unsigned misalign = 0; misalign < (s.large || p ? 1u : 2u); misalign++) {
+                    test_case c = {&all.sentences.back(), {}, (pattern)p, misalign, s.large};
+                    memcpy(c.job.dims, s.dims, sizeof(s.dims));
+                    c.job.rank = s.rank;
+                    c.job.dtype = dtype;
+                    c.job.encoding.codec = (uint8_t)codec;
+                    c.job.encoding.stored = (uint8_t)hbm_codec_stored_dtype(codec);
+                    c.job.encoding.granularity = (uint8_t)granularity;
+                    c.job.encoding.axis = (uint8_t)(granularity == HBM_PER_CHANNEL ? cut : 0);
+                    c.job.encoding.group = granularity == HBM_PER_GROUP ? groups[cut] : 0;
+                    all.cases.push_back(c);
                 }
         }
     }
-    report(sentence, why);
+}
+
+static void work_on(suite &all)
+{
+    lane on;
+
+    for (size_t i; (i = all.next++) < all.cases.size();) {
+        const test_case &c = all.cases[i];
+        uint64_t count;
+
+        hbm_shape_elements(c.job.dims, c.job.rank, &count);
+        std::string why = compare(on, c.job, samples(c.job.dtype, c.p, count), c.misalign);
+        std::lock_guard<std::mutex> held(all.lock);
+        if (!why.empty() && c.of->why.empty())
+            c.of->why = why + place(c);
+    }
+}
+
+/* The large ones first, so that none is left to one thread at the end. */
+static void run_suite(suite &all)
+{
+    unsigned cores = std::thread::hardware_concurrency();
+    std::vector<std::thread> threads;
+
+    std::stable_partition(all.cases.begin(), all.cases.end(), [](const test_case &c) { return c.large; });
+    for (unsigned i = 0; i < (cores ? cores : 1); i++)
+        threads.emplace_back(work_on, std::ref(all));
+    for (std::thread &t : threads)
+        t.join();
+    for (const sentence &s : all.sentences)
+        report(s.text, s.why);
 }
 
 /* --- more than 2^31 elements: made on the device, checked in windows -------------------------------------------
@@ -350,12 +467,14 @@ int main(void)
         return 77;
     }
     const unsigned dtypes[] = {HBM_F32, HBM_F16, HBM_BF16};
+    suite all;
     for (unsigned dtype : dtypes) {
-        test_combination(HBM_CODEC_FP16, dtype, HBM_PER_TENSOR, small);
-        test_combination(HBM_CODEC_BF16, dtype, HBM_PER_TENSOR, small);
+        add_combination(all, HBM_CODEC_FP16, dtype, HBM_PER_TENSOR, small);
+        add_combination(all, HBM_CODEC_BF16, dtype, HBM_PER_TENSOR, small);
         for (unsigned granularity = HBM_PER_TENSOR; granularity <= HBM_PER_GROUP; granularity++)
-            test_combination(HBM_CODEC_INT8, dtype, granularity, small);
+            add_combination(all, HBM_CODEC_INT8, dtype, granularity, small);
     }
+    run_suite(all);
     if (!small) {
         report("int8 per tensor takes more than 2^31 elements", large(HBM_PER_TENSOR, 0));
         report("int8 per group takes more than 2^31 elements", large(HBM_PER_GROUP, 128));
