@@ -5,6 +5,7 @@
 #include "daemon/core/health.h"
 #include "daemon/core/host_pool.h"
 #include "daemon/core/ledger.h"
+#include "daemon/core/links.h"
 #include "daemon/core/listener.h"
 #include "daemon/core/names.h"
 #include "daemon/core/op.h"
@@ -24,6 +25,8 @@ struct core *core_new(const struct core_env *env, const struct core_limits *limi
         return NULL;
     core->env = *env;
     core->limits = *limits;
+    core->grain = LINKS_GRAIN;
+    core->passing = LINKS_PASSING;
     if (events_init(&core->events) < 0) {
         free(core);
         return NULL;

@@ -8,11 +8,11 @@
 #include <xxhash.h>
 
 #include "daemon/base/cleanup.h"
+#include "daemon/base/log.h"
 #include "daemon/core/peer.h"
+#include "daemon/core/room.h"
+#include "daemon/core/tier.h"
 #include "proto/memfd.h"
-
-#define GRAIN ((uint64_t)1 << 20)     /* of the checksum: parts begin with one */
-#define PASSING ((uint64_t)32 << 20) /* what a neighbour's worker takes of its device's memory meanwhile */
 
 struct part {
     struct links *links;
@@ -24,6 +24,7 @@ struct links {
     struct track *track;
     void (*done)(struct job *job);
     unsigned n, left;
+    bool cancelled;
     int error; /* the first */
     char detail[HBM_DETAIL_MAX];
     struct part parts[LINKS_MAX];
@@ -31,12 +32,13 @@ struct links {
 
 /* ---- Which ---- */
 
+/* Below the mark: nothing has to leave for it. */
 static bool helps(const struct device *device, const struct device *home)
 {
-    uint64_t used = device->used[HBM_TIER_DEVICE], capacity = device->capacity[HBM_TIER_DEVICE];
+    struct tier tier = device_tier(device, HBM_TIER_DEVICE);
 
     return device != home && device->state == DEVICE_READY && device->worker_pid && !device->moves && peer_reaches(device, home) &&
-           used <= capacity && capacity - used >= PASSING;
+           tier.used <= tier.high && tier.high - tier.used >= device->core->passing;
 }
 
 static bool is_between(const struct plan *plan)
@@ -50,7 +52,7 @@ static bool is_between(const struct plan *plan)
 
 unsigned links_for(const struct core *core, const struct plan *plan)
 {
-    uint64_t least = core->limits.split_bytes, grains = plan->size / GRAIN;
+    uint64_t least = core->limits.split_bytes, grains = plan->size / core->grain;
     unsigned n = 1;
 
     if (!least || plan->size < least || !is_between(plan))
@@ -73,6 +75,7 @@ static void cancel_parts(struct links *links, const struct part *but)
 
 void links_cancel(struct track *track)
 {
+    track->links->cancelled = true;
     cancel_parts(track->links, NULL);
 }
 
@@ -91,7 +94,8 @@ static void part_progress(struct job *job)
 /* The hashes of all grains, in order, as if one worker had copied them. 0 or an error with a sentence. */
 static int combine(struct links *links, uint64_t *checksum)
 {
-    uint64_t bytes = links->track->job.request.copy.bytes, grains = bytes / GRAIN + (bytes % GRAIN != 0), at = 0;
+    uint64_t bytes = links->track->job.request.copy.bytes, grain = links->track->transition->core->grain;
+    uint64_t grains = bytes / grain + (bytes % grain != 0), at = 0;
     _cleanup_free_ uint64_t *hashes = calloc(grains, sizeof(*hashes));
 
     if (!hashes) {
@@ -149,29 +153,14 @@ static void all_ended(struct links *links)
     done(whole);
 }
 
-static void part_done(struct job *job)
-{
-    struct part *part = container_of(job, struct part, job);
-    struct links *links = part->links;
+static void part_done(struct job *job);
 
-    part->device->moves--;
-    part->device = NULL;
-    if (job->error && !links->error) {
-        links->error = job->error;
-        memcpy(links->detail, job->detail, sizeof(links->detail));
-        cancel_parts(links, part);
-    }
-    if (--links->left == 0)
-        all_ended(links);
-}
-
-static void describe_part(struct links *links, struct part *part, struct device *device, uint64_t offset, uint64_t bytes)
+static void describe_part(struct part *part, struct device *device, uint64_t offset, uint64_t bytes)
 {
-    const struct plan *plan = links->track->plan;
+    const struct plan *plan = part->links->track->plan;
     struct job *job = &part->job;
     struct job_copy_request *copy = &job->request.copy;
 
-    part->links = links;
     part->device = device;
     *job = (struct job){.opcode = JOB_COPY, .device = device->index, .progress = part_progress, .done = part_done, .reply_fd = -1};
     extent_describe(plan->source, job, &copy->source);
@@ -183,32 +172,84 @@ static void describe_part(struct links *links, struct part *part, struct device 
         copy->flags |= plan->tier == HBM_TIER_DEVICE ? JOB_TO_PEER : JOB_FROM_PEER;
 }
 
+/* What it passes through on a neighbour has its room there meanwhile. */
+static void begin(struct part *part)
+{
+    struct core *core = part->device->core;
+
+    part->device->moves++;
+    if (part->device != part->links->track->plan->home)
+        part->device->used[HBM_TIER_DEVICE] += core->passing;
+    core->env.submit(core->env.context, &part->job);
+}
+
+static void end(struct part *part)
+{
+    struct device *device = TAKE_PTR(part->device);
+    struct room room = {.core = device->core, .device = device, .tier = HBM_TIER_DEVICE, .size = device->core->passing};
+
+    device->moves--;
+    if (device != part->links->track->plan->home)
+        room_release(&room);
+}
+
+/* Not what a process that is still there may write once more when somebody has the memory. */
+static bool may_go_over_the_own(const struct part *part, const struct device *device)
+{
+    return device != part->links->track->plan->home && !part->links->error && !part->links->cancelled && !part->job.at_large &&
+           part->job.error != HBM_E_CANCELLED;
+}
+
+static void part_done(struct job *job)
+{
+    struct part *part = container_of(job, struct part, job);
+    struct links *links = part->links;
+    struct device *device = part->device, *home = links->track->plan->home;
+
+    end(part);
+    if (job->error && may_go_over_the_own(part, device)) {
+        log_warning("%s cannot help with a copy of %s (%s: %s): its part goes over the own link", device->uuid, home->uuid,
+                    hbm_error_what(job->error), job->detail);
+        fd_close(job->reply_fd);
+        describe_part(part, home, job->request.copy.source_offset, job->request.copy.bytes);
+        begin(part);
+        return;
+    }
+    if (job->error && !links->error) {
+        links->error = job->error;
+        memcpy(links->detail, job->detail, sizeof(links->detail));
+        cancel_parts(links, part);
+    }
+    links->track->job.at_large |= job->at_large;
+    if (--links->left == 0)
+        all_ended(links);
+}
+
 bool links_start(struct track *track, void (*done)(struct job *job))
 {
     struct core *core = track->transition->core;
     const struct plan *plan = track->plan;
-    unsigned n = extent_is_made(plan->target) && plan->target->kind != JOB_EXTENT_CUDA_IPC ? links_for(core, plan) : 1;
+    unsigned n = extent_is_made(plan->target) && plan->target->kind != JOB_EXTENT_CUDA_IPC ? links_for(core, plan) : 1, i = 0;
     struct links *links = n > 1 ? calloc(1, sizeof(*links)) : NULL;
-    uint64_t share = plan->size / GRAIN / n * GRAIN, offset = 0;
+    uint64_t share = plan->size / core->grain / n * core->grain, offset = 0;
 
     if (!links)
         return false;
     *links = (struct links){.track = track, .done = done, .n = n, .left = n};
-    unsigned i = 0;
+    for (unsigned j = 0; j < n; j++)
+        links->parts[j].links = links;
     list_for_each (node, &core->devices) {
         struct device *device = list_entry(node, struct device, node);
         if (i + 1 < n && helps(device, plan->home)) {
-            describe_part(links, &links->parts[i++], device, offset, share);
+            describe_part(&links->parts[i++], device, offset, share);
             offset += share;
         }
     }
-    describe_part(links, &links->parts[i], plan->home, offset, plan->size - offset);
+    describe_part(&links->parts[i], plan->home, offset, plan->size - offset);
     track->links = links;
     if (track->transition->links < n)
         track->transition->links = n;
-    for (i = 0; i < n; i++) {
-        links->parts[i].device->moves++;
-        core->env.submit(core->env.context, &links->parts[i].job);
-    }
+    for (i = 0; i < n; i++)
+        begin(&links->parts[i]);
     return true;
 }

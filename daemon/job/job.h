@@ -24,6 +24,7 @@ struct job {
     /* Result. */
     int error; /* 0 or a negative hbm_error */
     char detail[HBM_DETAIL_MAX];
+    bool at_large; /* the process that had it was killed and has not ended yet: what it was to write, it may still write */
     union job_reply reply;
     int reply_fd;        /* CREATE: owned by the job until taken with TAKE_FD; -1 if none */
     uint64_t bytes_done; /* as last reported */

@@ -301,9 +301,13 @@ void worker_end_jobs(struct worker *worker, int error, const char *why)
 {
     struct list *node;
 
-    for (unsigned i = 0; i < WORKER_IN_FLIGHT; i++)
-        if (worker->flights[i].job)
-            workers_fail_later(worker->workers, land(worker, &worker->flights[i]), error, why);
+    for (unsigned i = 0; i < WORKER_IN_FLIGHT; i++) {
+        if (!worker->flights[i].job)
+            continue;
+        struct job *job = land(worker, &worker->flights[i]);
+        job->at_large = worker->running;
+        workers_fail_later(worker->workers, job, error, why);
+    }
     while ((node = list_first(&worker->queued))) {
         struct job *job = list_entry(node, struct job, node);
         worker_unqueue(worker, job);

@@ -3,7 +3,8 @@
  * "hold" (until it is cancelled; a line is added to the file HBM_WORKER_FAULT_HELD first), "sticky" (a kernel that
  * faults, after which no call of the process succeeds), or an error: "io", "nomem", "nospace", "cuda", "lost",
  * "checksum". With HBM_WORKER_FAULT_ONCE=PATH each worker started with the same environment looks at PATH first: it
- * is made when the first fault strikes, and while it exists none does. */
+ * is made when the first fault strikes, and while it exists none does. With HBM_WORKER_FAULT_DEVICE=UUID none strikes in the
+ * workers of other devices. */
 #pragma once
 
 #include <stdbool.h>

@@ -6,6 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "daemon/core/links.h"
 #include "daemon/core/listener.h"
 #include "daemon/core/peer.h"
 
@@ -304,33 +305,99 @@ static void a_neighbour_that_cannot_help_is_left_alone(void **state)
     assert_int_equal(links_of(restore(&w, "w")), 2);
 }
 
-static void an_error_of_one_part_is_the_whole_copys(void **state)
+/* The neighbour's part is the first to be submitted. */
+static void what_a_neighbour_fails_to_copy_goes_over_the_own_link(void **state)
 {
+    static const int errors[] = {HBM_E_WORKER_DIED, HBM_E_NO_MEMORY, HBM_E_CUDA, HBM_E_IO};
+
     (void)state;
     struct buffer *buffer = large();
-
-    for (unsigned part = 1; part <= 2; part++) {
-        char *before = world_picture(&w);
-        world_fail(&w, JOB_COPY, part, HBM_E_WORKER_DIED);
-        assert_int_equal(offload(&w, "w", HBM_TIER_HOST, false)->error, HBM_E_WORKER_DIED);
-        char *after = world_picture(&w);
-        assert_string_equal(before, after);
-        free(before), free(after);
+    for (unsigned i = 0; i < 4; i++) {
+        unsigned copies = w.ran[JOB_COPY];
+        world_fail(&w, JOB_COPY, 1, errors[i]);
+        assert_int_equal(links_of(offload(&w, "w", HBM_TIER_HOST, false)), 2);
+        assert_int_equal(w.ran[JOB_COPY], copies + 3);
+        world_fail(&w, JOB_COPY, 1, errors[i]);
+        assert_int_equal(links_of(restore(&w, "w")), 2);
+        assert_int_equal(w.ran[JOB_COPY], copies + 6);
+        assert_true(is_filled(buffer, 7));
         assert_int_equal(w.device->moves + w.peer->moves, 0);
         world_check_books(&w);
     }
+}
+
+static void a_neighbours_room_is_taken_while_it_helps(void **state)
+{
+    (void)state;
+    large();
+    struct ask *question = ask(&w, alice, NULL);
+    uint64_t before = used(w.peer);
+
+    w.hold = true;
+    verb_offload(w.core, &question->call, "w", HBM_TIER_HOST, false);
+    world_run(&w);
+    assert_int_equal(used(w.peer), before);
+    assert_true(world_step(&w)); /* the host memory is made */
+    world_run(&w);
+    assert_int_equal(used(w.peer), before + LINKS_PASSING);
+    assert_true(world_step(&w)); /* the neighbour's part */
+    assert_int_equal(used(w.peer), before);
+    w.hold = false;
+    assert_int_equal(op_of(&w, question)->state, WIRE_OP_DONE);
+    w.core->limits.watermarks[HBM_TIER_DEVICE] = (struct watermarks){40, 20}; /* of 64 MiB: not for this would anything leave */
+    assert_int_equal(links_of(restore(&w, "w")), 0);
+    world_check_books(&w);
+}
+
+static void expect_failure(const char *before, const struct op *op, int error)
+{
+    assert_int_equal(op->error, error);
+    char *after = world_picture(&w);
+    assert_string_equal(before, after);
+    free(after);
+    assert_int_equal(w.device->moves + w.peer->moves, 0);
+    world_check_books(&w);
+}
+
+static void an_error_of_the_own_part_is_the_whole_copys(void **state)
+{
+    (void)state;
+    struct buffer *buffer = large();
+    char *before = world_picture(&w);
+
+    world_fail(&w, JOB_COPY, 2, HBM_E_WORKER_DIED);
+    expect_failure(before, offload(&w, "w", HBM_TIER_HOST, false), HBM_E_WORKER_DIED);
+    /* The own link fails as well, with what fell to it. */
+    world_fail(&w, JOB_COPY, 2, HBM_E_IO);
+    expect_failure(before, offload(&w, "w", HBM_TIER_HOST, false), HBM_E_IO);
+    free(before);
     assert_int_equal(links_of(offload(&w, "w", HBM_TIER_HOST, false)), 2);
-    for (unsigned part = 1; part <= 2; part++) {
-        world_fail(&w, JOB_COPY, part, HBM_E_IO);
-        assert_int_equal(restore(&w, "w")->error, HBM_E_IO);
-        assert_int_equal(arena_tier(buffer->arena), HBM_TIER_HOST);
-        assert_int_equal(used(w.device), 0);
-        world_check_books(&w);
-    }
+    before = world_picture(&w);
+    world_fail(&w, JOB_COPY, 2, HBM_E_IO);
+    expect_failure(before, restore(&w, "w"), HBM_E_IO);
+    assert_int_equal(used(w.device), 0);
     buffer->arena->extent->checksum ^= 1;
     assert_int_equal(restore(&w, "w")->error, HBM_E_CHECKSUM);
     buffer->arena->extent->checksum ^= 1;
     assert_int_equal(links_of(restore(&w, "w")), 2);
+    assert_true(is_filled(buffer, 7));
+    free(before);
+}
+
+/* It may write once more when somebody has the memory. */
+static void a_neighbour_that_was_killed_and_is_still_there_fails_the_copy(void **state)
+{
+    (void)state;
+    struct buffer *buffer = large();
+
+    w.fault_at_large = true;
+    for (unsigned i = 0; i < 2; i++) {
+        char *before = world_picture(&w);
+        world_fail(&w, JOB_COPY, 1, HBM_E_WORKER_DIED);
+        expect_failure(before, i ? restore(&w, "w") : offload(&w, "w", HBM_TIER_HOST, false), HBM_E_WORKER_DIED);
+        free(before);
+        assert_int_equal(links_of(i ? restore(&w, "w") : offload(&w, "w", HBM_TIER_HOST, false)), 2);
+    }
     assert_true(is_filled(buffer, 7));
 }
 
@@ -392,7 +459,10 @@ int core_peer_cases(void)
         CASE(cuda_ipc_memory_lies_there_as_plain_memory_and_comes_back_as_it_was),
         CASE(a_large_copy_goes_over_both_links_with_one_checksum),
         CASE(a_neighbour_that_cannot_help_is_left_alone),
-        CASE(an_error_of_one_part_is_the_whole_copys),
+        CASE(what_a_neighbour_fails_to_copy_goes_over_the_own_link),
+        CASE(a_neighbours_room_is_taken_while_it_helps),
+        CASE(an_error_of_the_own_part_is_the_whole_copys),
+        CASE(a_neighbour_that_was_killed_and_is_still_there_fails_the_copy),
         CASE(a_cancel_ends_all_parts),
         CASE(a_crash_between_its_parts_finds_it_where_it_was),
     };

@@ -289,7 +289,7 @@ bool world_step(struct world *world)
     list_unlink(node);
     world->ran[job->opcode]++;
     if (world->fault_in && job->opcode == world->fault_opcode && !--world->fault_in)
-        job->error = world->fault_error;
+        job->error = world->fault_error, job->at_large = world->fault_at_large;
     if (!job->error)
         job->error = core_job_run(world, job);
     if (job->error)

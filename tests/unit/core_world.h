@@ -45,6 +45,7 @@ struct world {
     /* The n-th job of this opcode (from now, 1 = next) ends with this error. */
     unsigned fault_opcode, fault_in;
     int fault_error;
+    bool fault_at_large; /* and its worker may still be there */
     unsigned ran[JOB_OPCODES]; /* jobs that were run, by opcode */
     const char *device_name;
     uint64_t spill_key;
