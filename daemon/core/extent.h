@@ -24,7 +24,7 @@ struct extent {
     uint64_t checksum; /* of the whole extent as it was copied here; valid if has_checksum */
     bool has_checksum;
     uint64_t spill_key; /* disk: the key that it is encrypted with; 0: plain */
-    bool exported; /* host memory: a client was given it, and may have kept it */
+    bool exported; /* host memory: a client was given it and may have kept it, or a worker that does not end */
     struct packing *packing; /* host, disk: it holds the packed form of an arena, so; NULL: the raw one */
     bool stored; /* a copy of fd is with whoever outlives us */
     bool is_object; /* and the account pays for it there */

@@ -186,6 +186,8 @@ static void step_done(struct job *job)
 
     track->table = fd_close(track->table);
     plan_worker(track->plan)->moves--;
+    if (job->at_large && track->plan->target)
+        track->plan->target->exported = true; /* nobody gets it next */
     if (is_over(transition)) {
         track_ended(track);
         return;

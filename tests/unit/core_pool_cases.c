@@ -198,6 +198,23 @@ static void a_failed_copy_loses_nothing_and_leaves_the_piece(void **state)
     assert_true(is_filled(buffer, 9));
 }
 
+static void what_a_hung_worker_may_still_write_is_nobodys_next(void **state)
+{
+    (void)state;
+    struct buffer *buffer = make_kept(&w, "w", 32, 1024);
+
+    fill(buffer, 9);
+    sleep_and_wake("w");
+    w.fault_at_large = true;
+    world_fail(&w, JOB_COPY, 1, HBM_E_WORKER_DIED);
+    assert_int_equal(offload(&w, "w", HBM_TIER_HOST, false)->error, HBM_E_WORKER_DIED);
+    assert_int_equal(w.device->pooled, 0);
+    assert_int_equal(used_on_host(), 0);
+    world_check_books(&w);
+    sleep_and_wake("w");
+    assert_true(is_filled(buffer, 9));
+}
+
 static void a_restart_begins_without_it(void **state)
 {
     (void)state;
@@ -230,6 +247,7 @@ int core_pool_cases(void)
         CASE(a_machine_short_of_memory_gets_it_all),
         CASE(another_owner_gets_memory_of_its_own),
         CASE(a_failed_copy_loses_nothing_and_leaves_the_piece),
+        CASE(what_a_hung_worker_may_still_write_is_nobodys_next),
         CASE(a_restart_begins_without_it),
     };
 
