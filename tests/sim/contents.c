@@ -1,5 +1,6 @@
 /* What lies in the buffers. A number at both ends of the elements, its top byte the codec that it is stored in;
  * where there are scales, one that follows from the number. */
+#include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -123,6 +124,25 @@ static void spoil(int fd, uint64_t at)
     put(fd, at, &noise, sizeof(noise));
 }
 
+/* The same, and its worker may do so again when it has been given up. */
+static void fail(const struct job *job, int fd, uint64_t at)
+{
+    spoil(fd, at);
+    if (!job->at_large || sim.n_late == LATE)
+        return;
+    sim.late[sim.n_late].fd = fcntl(fd, F_DUPFD_CLOEXEC, 3);
+    sim.late[sim.n_late++].at = at;
+}
+
+void contents_write_late(void)
+{
+    for (unsigned i = 0; i < sim.n_late; i++) {
+        spoil(sim.late[i].fd, sim.late[i].at);
+        close(sim.late[i].fd);
+    }
+    sim.n_late = 0;
+}
+
 static bool is_damaged(int fd)
 {
     struct stat status;
@@ -150,6 +170,19 @@ void contents_damage(const struct arena *arena)
     }
 }
 
+/* Than what was stored. */
+static void hash_otherwise(struct job *job)
+{
+    uint64_t hashes[64] = {1};
+    size_t size = 0;
+    void *right = memfd_map_sealed(job->reply_fd, sizeof(hashes), &size);
+
+    CHECK(right);
+    munmap(right, size);
+    close(job->reply_fd);
+    job->reply_fd = memfd_sealed("hashes", hashes, size);
+}
+
 static void copy(struct job *job)
 {
     const struct job_copy_request *request = &job->request.copy;
@@ -162,7 +195,7 @@ static void copy(struct job *job)
         job->error = HBM_E_CHECKSUM;
     if (job->error) {
         if (!makes)
-            spoil(target, request->target_offset);
+            fail(job, target, request->target_offset);
         job->reply_fd = fd_close(job->reply_fd);
         return;
     }
@@ -171,7 +204,10 @@ static void copy(struct job *job)
         CHECK(pread(source, bytes, n, (off_t)(request->source_offset + at)) == (ssize_t)n);
         put(target, request->target_offset + at, bytes, n);
     }
+    if (request->flags & JOB_HASHES && is_damaged(source))
+        hash_otherwise(job);
     sim.count.moves++;
+    sim.count.parts += request->flags & JOB_HASHES && request->flags & (JOB_TO_PEER | JOB_FROM_PEER);
 }
 
 static bool any_is_opaque(void)
@@ -198,7 +234,7 @@ static void recode(const struct job *job, bool encodes)
     CHECK(hbm_shape_bytes(code->dims, code->rank, code->dtype, &raw.size));
     coded.size = elements * hbm_dtype_bits(code->encoding.stored) / 8;
     if (job->error) {
-        spoil(target, encodes ? coded.offset : raw.offset);
+        fail(job, target, encodes ? coded.offset : raw.offset);
         return;
     }
     uint64_t tag = contents_read(source, encodes ? &raw : &coded);
@@ -248,7 +284,7 @@ static void move_pieces(struct job *job)
     if (!pack && request->flags & JOB_VERIFY && is_damaged(packed))
         job->error = HBM_E_CHECKSUM;
     if (job->error && !makes)
-        spoil(pack ? packed : raw, 0);
+        fail(job, pack ? packed : raw, 0);
     for (uint32_t i = 0; !job->error && i < request->n_pieces; i++)
         move_piece(pack, &pieces[i], raw, packed);
     if (job->error)

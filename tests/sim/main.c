@@ -63,6 +63,9 @@ void sim_settle_in(void)
     static const struct watermarks marks[] = {{0, 0}, {100, 90}, {60, 40}, {30, 10}, {15, 5}};
     core()->limits.watermarks[HBM_TIER_DEVICE] = marks[random_below(&sim.random, 5)];
     core()->limits.watermarks[HBM_TIER_HOST] = marks[random_below(&sim.random, 5)];
+    core()->limits.split_bytes = random_one_in(&sim.random, 3) ? 0 : 4096;
+    core()->grain = 2048;
+    core()->passing = 16 << 10;
     struct listener *other = listener_of(core(), 1);
     uint64_t *limits[] = {core()->limits.account, other->each};
     other->devices = UINT64_MAX;
@@ -125,8 +128,10 @@ static void worker_dies(void)
     trace("the worker of %s dies", device->uuid);
     list_for_each (node, &sim.world.jobs) {
         struct job *job = list_entry(node, struct job, node);
-        if (job->device == device->index)
-            job->error = HBM_E_WORKER_DIED;
+        if (job->device != device->index)
+            continue;
+        job->error = HBM_E_WORKER_DIED;
+        job->at_large = random_one_in(&sim.random, 2);
     }
     list_for_each (node, &sim.known) {
         struct known *known = list_entry(node, struct known, node);
@@ -242,6 +247,8 @@ static void act(void)
         ask_as_operator();
     else if (choice < 612)
         fate_acts();
+    else if (choice < 620)
+        contents_write_late();
     else
         client_acts(any_client());
 }
@@ -331,6 +338,7 @@ static void end(void)
 {
     char path[64], dir[PATH_MAX] = "";
 
+    contents_write_late();
     for (unsigned i = 0; i < 256; i++)
         if (sim.blocks[i])
             close(sim.blocks[i]);
@@ -368,9 +376,10 @@ int main(int argc, char **argv)
     the_end();
     end();
     printf("ok - seed %" PRIu64 ": %" PRIu64 " steps, %" PRIu64 " answers (%" PRIu64 " refusals), %" PRIu64
-           " leases, %" PRIu64 " copies, %" PRIu64 " writes, %" PRIu64 " deaths of clients, %" PRIu64
+           " leases, %" PRIu64 " copies (%" PRIu64
+           " in parts), %" PRIu64 " writes, %" PRIu64 " deaths of clients, %" PRIu64
            " of the owner\n",
-           seed, steps, sim.count.answers, sim.count.refusals, sim.count.grants, sim.count.moves, sim.count.writes,
+           seed, steps, sim.count.answers, sim.count.refusals, sim.count.grants, sim.count.moves, sim.count.parts, sim.count.writes,
            sim.count.deaths, sim.count.restarts);
     return 0;
 }

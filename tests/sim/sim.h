@@ -169,6 +169,7 @@ struct memory {
 };
 #define MEMORY 1024
 #define GIVEN 512
+#define LATE 16
 
 struct sim {
     struct world world;
@@ -187,6 +188,11 @@ struct sim {
     int blocks[256]; /* cuda-ipc memory, by token - 1 */
     bool mute;       /* NVML does not tell */
     struct {
+        int fd;
+        uint64_t at;
+    } late[LATE]; /* what workers that were killed and have not ended will still write */
+    unsigned n_late;
+    struct {
         bool any; /* an owner died in the midst of something; what it was about may be done or not */
         bool frees, renames, makes;
         uint64_t lease; /* that was being given up */
@@ -198,7 +204,7 @@ struct sim {
         unsigned last;   /* bytes of that one that are written; UINT32_MAX: all */
     } disk;
     struct {
-        uint64_t restarts, deaths, answers, refusals, grants, moves, writes;
+        uint64_t restarts, deaths, answers, refusals, grants, moves, parts, writes;
     } count;
 };
 extern struct sim sim;
@@ -224,6 +230,7 @@ uint64_t contents_read(int fd, const struct form *form); /* UINT64_MAX: not a wh
 int extent_fd(const struct extent *extent);
 void contents_perform(struct world *world, struct job *job);
 void contents_damage(const struct arena *arena);
+void contents_write_late(void);
 
 /* client.c */
 bool client_is(const struct client *client, unsigned incarnation);
