@@ -67,6 +67,26 @@ static void write_errors(struct writer *writer)
     write_close(writer, '}');
 }
 
+static void write_rows(struct writer *writer)
+{
+    static const struct {
+        const char *name, *members;
+    } rows[] = {
+#define ROW(name, members) {#name, members},
+#include "proto/rows.def"
+#undef ROW
+    };
+
+    write_open(writer, "schemas", '{');
+    for (unsigned i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        write_open(writer, rows[i].name, '{');
+        write_string(writer, "type", "object");
+        write_string(writer, "description", rows[i].members);
+        write_close(writer, '}');
+    }
+    write_close(writer, '}');
+}
+
 void write_discovery(struct writer *writer, const char *key)
 {
     write_open(writer, key, '{');
@@ -81,6 +101,7 @@ void write_discovery(struct writer *writer, const char *key)
         write_method(writer, &methods[i]);
     write_close(writer, ']');
     write_open(writer, "components", '{');
+    write_rows(writer);
     write_errors(writer);
     write_close(writer, '}');
     write_close(writer, '}');

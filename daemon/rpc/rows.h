@@ -1,4 +1,4 @@
-/* The rows that methods.def describes, written for a reader who may see them. */
+/* The rows that rows.def describes, written for a reader who may see them. */
 #pragma once
 
 #include "daemon/core/op.h"

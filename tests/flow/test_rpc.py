@@ -1,12 +1,14 @@
 """What an operator's socket survives, and what it must answer (FAULTS 31)."""
 import json
 import os
+import re
 import socket
 import time
 
 import pytest
 
 from conftest import DEVICE, RpcError
+from helpers import child, load_layers, put  # noqa: F401 (a fixture)
 from wire import Client
 
 PARSE_ERROR, INVALID_REQUEST, METHOD_NOT_FOUND, INVALID_PARAMS = -32700, -32600, -32601, -32602
@@ -251,6 +253,72 @@ def test_discovery_is_an_openrpc_document(daemon):
         for param in method["params"]:
             assert set(param) >= {"name", "schema", "required"}
     assert len({method["name"] for method in document["methods"]}) == len(document["methods"])
+
+
+def members(value):
+    """All names of members in it, however deep."""
+    if isinstance(value, list):
+        return set().union(*map(members, value))
+    return set(value).union(*map(members, value.values())) if isinstance(value, dict) else set()
+
+
+def described(document, method):
+    """The words of what the document says of an answer, and of the rows that it names."""
+    rows, said, todo = document["components"]["schemas"], [], [method["result"]["summary"]]
+    while todo:
+        said.append(todo.pop())
+        todo += [rows[name]["description"] for name in re.findall(r"(\w+) rows?\b", said[-1]) if name in rows]
+    return set(re.findall(r"\w+", " ".join(said)))
+
+
+def test_every_member_of_an_answer_is_in_the_discovery_document(daemon, child):  # noqa: F811
+    load_layers(daemon)
+    put(daemon, "w", bytes(5000))
+    document, answers, kept = daemon.rpc("rpc.discover"), {}, []
+
+    def hold(say):
+        kept.append(Client(daemon.socket))
+        kept[0].hello()
+        kept.append(kept[0].attach(name="m/layers.0.weight"))
+        say()
+
+    def ask(method, **params):
+        answers.setdefault(method, []).append(daemon.rpc(method, params))
+        return answers[method][-1]
+
+    holder = child(hold)
+    holder.heard()
+    for method in ("status", "accounts", "devices", "who", "models", "ls", "config"):
+        ask(f"hbm.{method}")
+    for method in ("show", "hash", "why_not_free"):
+        ask(f"hbm.{method}", sel="m/*")
+    ask("hbm.kick", session=ask("hbm.sessions")[-1]["session"])
+    ask("hbm.sessions")
+    holder.kill()
+    daemon.wait_for(lambda: not daemon.rpc("hbm.sessions"))
+    ask("hbm.compress", sel="m/layers.1.weight", codec="int8", mode="copy", **{"as": "copy"})
+    ask("hbm.compress", sel="m/layers.1.weight", codec="fp16", mode="park")
+    ask("hbm.compress", sel="m/layers.2.weight", codec="fp16")
+    ask("hbm.show", sel="m/*")
+    ask("hbm.decompress", sel="m/*")
+    ask("hbm.prefetch", sel="w")
+    op = ask("hbm.offload", sel="w", to="disk", **{"async": True})["op"]
+    ask("hbm.wait", op=op)
+    ask("hbm.cancel", op=op)
+    ask("hbm.restore", sel="w")
+    ask("hbm.sleep", model="m", codec="fp16")
+    ask("hbm.wake", model="m")
+    ask("hbm.priority", sel="w", priority="3")
+    ask("hbm.rename", name="w", to="v")
+    ask("hbm.free", sel="v")
+    ask("hbm.drain")
+    ask("hbm.rm", model="m")
+    ask("hbm.ops")
+    ask("hbm.events")
+    for method in document["methods"]:
+        unsaid = members(answers.pop(method["name"], None)) - described(document, method)
+        assert not unsaid, (method["name"], unsaid)
+    assert not answers
 
 
 def test_the_configuration_says_where_each_value_came_from(daemon):
