@@ -16,6 +16,7 @@ static const struct {
     {"drain", "--device", "UUID or number of `hbmctl devices` (default: all)"},
     {NULL, "--device", "UUID or number of `hbmctl devices` (default: the first)"},
     {NULL, "--shared", "a name that every user sees (administrators)"},
+    {NULL, "--priority", "when it goes where others wait for room, 0 before 9; or never (default 5)"},
     {NULL, "--replace", "take the place of a model of that name (default: refused)"},
     {"sleep", "--codec", "encode all that can be for this sleep, whatever it parks as; lossy, and wake brings back what is left "
                          "(default: as parked, else raw)"},

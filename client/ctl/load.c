@@ -39,7 +39,7 @@ static int begin(struct load *load)
         .name = load->name,
         .key = key,
         .flags = HBM_UNLOCKED | (cli_value(cli, "--shared") ? HBM_SHARED : 0u) |
-                 (cli_value(cli, "--replace") ? HBM_REPLACE : 0u),
+                 (cli_value(cli, "--replace") ? HBM_REPLACE : 0u) | session_priority(cli),
         .metadata = metadata,
         .metadata_size = metadata_size,
         .buffers = load->layout.buffers,

@@ -83,7 +83,7 @@ static int put(const struct cli *cli, hbm_session *session, int fd, uint64_t siz
 
     if (status)
         return status;
-    spec.flags = HBM_KEEP | (cli_value(cli, "--shared") ? HBM_SHARED : 0u);
+    spec.flags = HBM_KEEP | (cli_value(cli, "--shared") ? HBM_SHARED : 0u) | session_priority(cli);
     int error = hbm_alloc(session, &spec, &lease);
     if (error)
         return report_libhbm(cli, error, "%s was not made", spec.name);

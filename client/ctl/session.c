@@ -23,6 +23,15 @@ int session_open(const struct cli *cli, hbm_session **ret)
     return error ? report_libhbm(cli, error, "no session with the daemon in %s", directory) : 0;
 }
 
+uint32_t session_priority(const struct cli *cli)
+{
+    const char *wanted = cli_value(cli, "--priority");
+
+    if (!wanted)
+        return 0;
+    return HBM_PRIORITY(*wanted == 'n' ? HBM_NEVER : (unsigned)(*wanted - '0'));
+}
+
 int session_device(const struct cli *cli, hbm_session *session, uint32_t *index)
 {
     const char *wanted = cli_value(cli, "--device");

@@ -10,6 +10,9 @@ int session_open(const struct cli *cli, hbm_session **ret);
 /* The device that --device names; HBM_DEVICE_ANY without it. 0, or the exit status. */
 int session_device(const struct cli *cli, hbm_session *session, uint32_t *index);
 
+/* What --priority says, as flags of an allocation or a model; 0 without it. */
+uint32_t session_priority(const struct cli *cli);
+
 struct transfer {
     hbm_session *session;
     struct progress progress;

@@ -11,6 +11,7 @@
 #define REQUIRED(name, value, param, kind) {name, value, param, kind, true}
 #define VERBOSE FLAG("--verbose", NULL)
 #define ASYNC FLAG("--async", "async")
+#define PRIORITY CHOICE("--priority", "0|1|2|3|4|5|6|7|8|9|never", NULL)
 
 /* clang-format off */
 static const struct verb verbs[] = {
@@ -34,11 +35,11 @@ static const struct verb verbs[] = {
      "map buffers as any client would, print ADDRESS SIZE HASH NAME, hold the lease"},
     {"load", "FILE.safetensors...|DIR", 1, CLI_WORDS_MAX,
      OPTIONS(REQUIRED("--as", "MODEL", NULL, OPTION_TEXT), TEXT("--device", "UUID|N", NULL), FLAG("--shared", NULL),
-             FLAG("--replace", NULL)),
+             FLAG("--replace", NULL), PRIORITY),
      NULL, {0}, run_load, NULL, "publish the tensors of safetensors files as a model"},
     {"save", "MODEL FILE.safetensors|DIR", 2, 2, NULL, NULL, {0}, run_save, NULL,
      "write a loaded model back to files, byte for byte (DIR for several shards)"},
-    {"put", "NAME FILE", 2, 2, OPTIONS(TEXT("--device", "UUID|N", NULL), FLAG("--shared", NULL)), NULL, {0}, run_put,
+    {"put", "NAME FILE", 2, 2, OPTIONS(TEXT("--device", "UUID|N", NULL), FLAG("--shared", NULL), PRIORITY), NULL, {0}, run_put,
      NULL, "the bytes of a file as a new buffer, kept until it is freed"},
     {"get", "NAME FILE", 2, 2, NULL, NULL, {0}, run_get, NULL, "the bytes of a buffer as a file"},
     {"compress", "SEL", 1, 1,

@@ -9,7 +9,7 @@ import pytest
 
 from conftest import BUILD, Daemon
 from helpers import (MIB, Program, ProgramError, child, client_program, ctl_done, ctl_json, ctl_refused, events, fails, get,
-                     host_only, load_layers, program, put, root_only, settled, spill_fds, sweep, tier_of, used)
+                     host_only, load_layers, program, put, root_only, settled, shared, module_daemon, spill_fds, sweep, tier_of, used)
 from test_faults_worker import Faulty
 from test_prefetch import stopped_worker
 from test_resume import back
@@ -181,6 +181,17 @@ def test_a_priority_is_set_by_who_may_write_and_outlives_the_daemon(make_daemon)
     back(daemon, daemon.kill9())
     shown = {row["name"]: row["priority"] for row in daemon.rpc("hbm.ls")}
     assert shown == {"a": "never", "b": "5", "m/layers.0.weight": "7", "m/layers.1.weight": "7"}
+
+
+def test_put_and_load_give_a_priority_from_the_start(shared):
+    put(shared, "a", bytes(4096), "--priority", "0")
+    put(shared, "b", bytes(4096), "--priority=never")
+    put(shared, "c", bytes(4096))
+    load_layers(shared, "m", 2, 4096, "--priority", "9")
+    shown = {row["name"]: row["priority"] for row in shared.rpc("hbm.ls")}
+    assert shown == {"a": "0", "b": "never", "c": "5", "m/layers.0.weight": "9", "m/layers.1.weight": "9"}
+    for wrong in ("10", "05", "always", ""):
+        ctl_refused(shared.ctl("put", "d", shared.home / "put.bytes", "--priority", wrong), 2, "--priority wants", "never")
 
 
 # ---- Tiers ----
