@@ -310,7 +310,7 @@ void show_models(const struct cli *cli, const cJSON *models)
     grid_begin(&grid, peer ? with_peer : titles);
     cJSON_ArrayForEach(row, models)
     {
-        const cJSON *tiers = member(row, "bytes_by_tier");
+        const cJSON *tiers = member(row, "stored_by_tier");
         grid_member(&grid, row, "name");
         grid_member(&grid, row, "state");
         grid_member(&grid, row, "buffers");

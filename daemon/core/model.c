@@ -182,6 +182,15 @@ struct arena **model_arenas_by_use(const struct model *model)
     return arenas;
 }
 
+void model_stored_bytes(const struct model *model, uint64_t bytes[HBM_PLACES])
+{
+    memset(bytes, 0, HBM_PLACES * sizeof(*bytes));
+    list_for_each(node, &model->buffers) {
+        const struct buffer *buffer = list_entry(node, struct buffer, model_node);
+        bytes[arena_tier(buffer->arena)] += buffer_stored_size(buffer);
+    }
+}
+
 void model_bytes(const struct model *model, uint64_t bytes[HBM_PLACES])
 {
     memset(bytes, 0, HBM_PLACES * sizeof(*bytes));

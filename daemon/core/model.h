@@ -55,3 +55,5 @@ struct arena **model_arenas(const struct model *model);
 struct arena **model_arenas_by_use(const struct model *model);
 /* Bytes it has in each tier now. */
 void model_bytes(const struct model *model, uint64_t bytes[HBM_PLACES]);
+/* Of what is parked, as it is encoded. */
+void model_stored_bytes(const struct model *model, uint64_t bytes[HBM_PLACES]);

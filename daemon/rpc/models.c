@@ -22,7 +22,15 @@ static const char *state_text(const struct model *model)
     return model->state == MODEL_SEALED && !model->listed ? "replaced" : model_state_name(model->state);
 }
 
-static void write_bytes_by_tier(struct writer *writer, const struct model *model)
+static void write_by_tier(struct writer *writer, const char *name, const uint64_t bytes[HBM_PLACES])
+{
+    write_open(writer, name, '{');
+    for (unsigned tier = 0; tier < HBM_PLACES; tier++)
+        write_number(writer, hbm_tier_name(tier), bytes[tier]);
+    write_close(writer, '}');
+}
+
+static void write_sizes(struct writer *writer, const struct model *model)
 {
     uint64_t bytes[HBM_PLACES], total = 0;
 
@@ -30,10 +38,9 @@ static void write_bytes_by_tier(struct writer *writer, const struct model *model
     for (unsigned tier = 0; tier < HBM_PLACES; tier++)
         total += bytes[tier];
     write_number(writer, "bytes", total);
-    write_open(writer, "bytes_by_tier", '{');
-    for (unsigned tier = 0; tier < HBM_PLACES; tier++)
-        write_number(writer, hbm_tier_name(tier), bytes[tier]);
-    write_close(writer, '}');
+    write_by_tier(writer, "bytes_by_tier", bytes);
+    model_stored_bytes(model, bytes);
+    write_by_tier(writer, "stored_by_tier", bytes);
 }
 
 void write_model(struct writer *writer, struct lease_index *index, const struct principal *who,
@@ -57,7 +64,7 @@ void write_model(struct writer *writer, struct lease_index *index, const struct 
         write_null(writer, "builder_pid");
     write_number(writer, "buffers", model->n_buffers);
     write_number(writer, "groups", model->n_arenas);
-    write_bytes_by_tier(writer, model);
+    write_sizes(writer, model);
     write_text(writer, "layout_hash", "%016" PRIx64, model->layout_hash);
     write_string(writer, "device",
                  first ? list_entry(first, struct buffer, model_node)->arena->device->uuid : NULL);

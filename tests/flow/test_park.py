@@ -120,6 +120,10 @@ def test_what_is_parked_says_so_everywhere_and_decompress_ends_it(shared):
     assert "parks as int8 per tensor" in ctl_done(shared, "ls")
     said = ctl_done(shared, "offload", "m/layers.0.weight", "--to", "host", "--force")
     assert "16.0 KiB as 4.0 KiB to host" in said
+    [model] = shared.rpc("hbm.models")
+    assert model["bytes"] == 32768 and model["bytes_by_tier"] == {"device": 16384, "host": 16384, "disk": 0, "peer": 0}
+    assert model["stored_by_tier"] == {"device": 16384, "host": row_of(shared, "m/layers.0.weight")["stored_size"], "disk": 0, "peer": 0}
+    assert ctl_done(shared, "models").split("\n")[1].split()[4:10] == ["32.0", "KiB", "16.0", "KiB", "4.0", "KiB"]
     assert "parked as int8 per tensor" in ctl_done(shared, "ls")
     shown = ctl_done(shared, "show", "m/layers.0.weight")
     for line in ("encoding             raw", "parks_as             int8 per tensor", "parked               int8 per tensor", "sqnr_db"):
