@@ -107,7 +107,7 @@ int run_help(const struct cli *cli)
     if (verb) {
         print_usage(verb);
         print_options(verb);
-        if (!strcmp(verb->usage, "SEL"))
+        if (!strncmp(verb->usage, "SEL", 3))
             print_selectors();
         print_globals();
         return EXIT_DONE;

@@ -192,7 +192,7 @@ void show_decoded(const struct cli *cli, const cJSON *rows)
     print_skipped(rows);
 }
 
-void show_moves(const struct cli *cli, const cJSON *rows)
+static void show_moves(const struct cli *cli, const cJSON *rows)
 {
     static const char *const titles[] = {"NAME", "ID", "TIER", ">SIZE", ">TIME", ">GB/s", NULL};
     const cJSON *row;
@@ -212,6 +212,22 @@ void show_moves(const struct cli *cli, const cJSON *rows)
     }
     grid_end(&grid, cli);
     print_skipped(rows);
+}
+
+void show_freed(const struct cli *cli, const cJSON *rows)
+{
+    static const char *const titles[] = {"NAME", "ID", ">FREED", NULL};
+    const cJSON *row;
+    struct grid grid;
+
+    grid_begin(&grid, titles);
+    cJSON_ArrayForEach(row, rows)
+    {
+        grid_member(&grid, row, "name");
+        grid_member(&grid, row, "id");
+        grid_bytes(&grid, row, "size");
+    }
+    grid_end(&grid, cli);
 }
 
 /* What lies in `tier` now, as one line; nothing where nothing does. */
@@ -268,21 +284,4 @@ void show_moved(const struct cli *cli, const cJSON *rows)
     for (unsigned i = 0; i < sizeof(tiers) / sizeof(tiers[0]); i++)
         print_moved(cli, rows, tiers[i]);
     print_skipped(rows);
-}
-
-void show_line(const struct cli *cli, const cJSON *result)
-{
-    const cJSON *item;
-
-    (void)cli;
-    cJSON_ArrayForEach(item, result)
-    {
-        bool bytes = item->string && !strcmp(item->string, "bytes") && cJSON_IsNumber(item);
-        _cleanup_free_ char *text = cell_text(item);
-        char size[UNITS_TEXT];
-        report_clean(text);
-        printf("%s%s %s", item == result->child ? "" : ", ", item->string ? item->string : "",
-               bytes ? units_bytes(item->valuedouble, size) : text);
-    }
-    putchar('\n');
 }

@@ -39,7 +39,9 @@ void show_receipts(const struct cli *cli, const cJSON *rows);
 void show_decoded(const struct cli *cli, const cJSON *rows);
 void show_moved(const struct cli *cli, const cJSON *rows); /* a line, or the rows with --verbose */
 void show_priorities(const struct cli *cli, const cJSON *rows);
-void show_moves(const struct cli *cli, const cJSON *rows);
-void show_line(const struct cli *cli, const cJSON *result); /* NAME: one line of members */
+void show_freed(const struct cli *cli, const cJSON *rows);
+void show_removed(const struct cli *cli, const cJSON *result);
+void show_renamed(const struct cli *cli, const cJSON *result);
+void show_kicked(const struct cli *cli, const cJSON *result);
 void show_accounts(const struct cli *cli, const cJSON *accounts);
 void show_config(const struct cli *cli, const cJSON *rows);

@@ -154,16 +154,17 @@ def test_attach_holds_its_lease_for_as_long_as_it_was_told(shared):
     holder.wait(10)
     holder.stdout.close()
     shared.wait_for(lambda: not shared.rpc("hbm.models")[0]["leases"])
-    ctl_done(shared, "rm", "m")
+    assert re.fullmatch(r"m is removed, [\d.]+ \w+\n", ctl_done(shared, "rm", "m"))
 
 
 def test_free_rm_and_rename_do_what_they_say(shared):
     for name in ("a", "b1", "b2"):
         put(shared, name, name.encode())
-    ctl_done(shared, "rename", "a", "renamed")
+    assert ctl_done(shared, "rename", "a", "renamed") == "the name is now renamed\n"
     assert get(shared, "renamed") == b"a"
     ctl_refused(shared.ctl("rename", "renamed", "b1"), 1, "b1")
-    ctl_done(shared, "free", "b*")
+    table = [line.split()[0] for line in ctl_done(shared, "free", "b*").splitlines()]
+    assert table == ["NAME", "b1", "b2"]
     assert {row["name"] for row in shared.rpc("hbm.ls")} == {"renamed"}
     ctl_done(shared, "free", "renamed")
     assert used(shared) == 0
@@ -183,7 +184,7 @@ def test_kick_ends_a_session_and_the_client_hears_it(shared, program):
     user.alloc("w", MIB)
     [session] = ctl_json(shared, "sessions")
     assert session["pid"] == user.process.pid and session["client"] == "client_program"
-    ctl_done(shared, "kick", session["session"])
+    assert ctl_done(shared, "kick", session["session"]) == f"pid {session['pid']} is disconnected, session {session['session']}\n"
     with pytest.raises(Exception, match="DISCONNECTED"):
         user.ask("attach", "w", "ro", 0, 100)
 
@@ -253,11 +254,13 @@ def test_any_method_by_rpc_and_the_document_that_describes_them(shared):
 
 def test_help_names_every_verb_and_each_verb_explains_itself(shared):
     text = ctl_done(shared, "help")
-    verbs = re.findall(r"^  ([a-z]+) ", text, re.M)
+    verbs = re.findall(r"^  ([a-z][a-z-]*) ", text, re.M)
     assert set("status devices models sessions ops ls show hash attach load save put get compress decompress offload restore sleep wake wait "
                "cancel free rm rename kick drain events config rpc".split()) <= set(verbs)
     for verb in verbs:
-        assert f"hbmctl {verb}" in ctl_done(shared, "help", verb)
+        explained = ctl_done(shared, "help", verb)
+        assert f"hbmctl {verb}" in explained
+        assert (f"hbmctl {verb} SEL" in explained) <= ("SEL is" in explained)
     for flag in ("--help", "--version"):
         assert ctl_done(shared, flag).strip()
 
@@ -297,7 +300,7 @@ def test_a_hold_ends_with_its_session(shared):
                               stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     holder.stdout.readline()
     [session] = ctl_json(shared, "sessions")
-    ctl_done(shared, "kick", session["session"])
+    assert ctl_done(shared, "kick", session["session"]) == f"pid {session['pid']} is disconnected, session {session['session']}\n"
     _, told = holder.communicate(timeout=20)
     assert holder.returncode == 1 and "ended this session" in told
 
