@@ -17,6 +17,23 @@ usage() {
     plain | sed -E 's/\b([A-Z][A-Z]+|N|P|G|E)\b/\\fI\1\\fB/g'
 }
 
+# A verb's options, a line each: the option, a tab, what it is for. A long one has that in the line below it.
+options() { # VERB
+    "$hbmctl" help "$1" | awk '
+        /^Anywhere/ { exit }
+        /^  --/ {
+            option = substr($0, 3)
+            if (at = match(option, /  +/)) {
+                about = substr(option, at + RLENGTH)
+                option = substr(option, 1, at - 1)
+            } else {
+                getline about
+                sub(/^ +/, "", about)
+            }
+            print option "\t" about
+        }'
+}
+
 cat <<'HEAD'
 .TH HBMCTL 1 2026-11-30 hbmd "User commands"
 .SH NAME
@@ -71,15 +88,15 @@ Plain text on a terminal.
 .B \-\-version
 Of hbmctl, and end.
 .SH VERBS
-.B hbmctl help
-.I VERB
-says what each option is for.
 HEAD
 for verb in $(verbs); do
     { read -r line; read -r _; read -r about; } < <("$hbmctl" help "$verb")
     echo '.TP'
     printf '\\fB%s\\fR\n' "$(usage <<<"${line#usage: hbmctl }")"
     plain <<<"${about^}."
+    while IFS=$'\t' read -r option for; do
+        printf '.RS\n.TP\n\\fB%s\\fR\n%s.\n.RE\n' "$(usage <<<"$option")" "$(plain <<<"${for^}")"
+    done < <(options "$verb")
 done
 cat <<'TAIL'
 .SH EXIT STATUS

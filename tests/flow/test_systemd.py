@@ -207,12 +207,18 @@ def test_the_manual_renders_without_a_warning(booted, page):
     assert found.stdout + found.stderr == ""
 
 
-def test_the_manual_has_every_verb_and_every_key(booted):
+def test_the_manual_has_every_verb_option_call_and_key(booted):
     pages = {page: booted.outside(f"/usr/share/man/{page}").read_text().replace("\\-", "-") for page in PAGES}
     verbs = re.findall(r"^  ([a-z][a-z-]*) ", booted.ctl("help").stdout, re.M)
     keys = re.findall(r"^OPTION\((\w+)", (ROOT / "config" / "options.def").read_text(), re.M)
     assert len(verbs) > 20 and len(keys) > 20
     assert [verb for verb in verbs if not re.search(rf"^\\fB{verb}\b", pages["man1/hbmctl.1"], re.M)] == []
+    for verb in verbs:
+        options = re.findall(r"^  (--[a-z-]+)", booted.ctl("help", verb).stdout.split("Anywhere")[0], re.M)
+        assert [option for option in options if f"\n.TP\n\\fB{option}" not in pages["man1/hbmctl.1"]] == [], verb
+    calls = set(re.findall(r"\b(hbm_[a-z_]+)\(", (ROOT / "client" / "hbm.h").read_text()))
+    assert len(calls) > 40
+    assert [call for call in calls if f".BR {call} (" not in pages["man3/libhbm.3"]] == []
     assert [key for key in keys if f"\n.B {key}\n" not in pages["man5/hbmd.conf.5"]] == []
     options = re.findall(r"--[a-z-]+", booted.run("hbmd", "--help").stdout)
     assert [option for option in options if option not in pages["man8/hbmd.8"]] == []
