@@ -1,4 +1,4 @@
-"""The books: what keeps a buffer, who holds what, and what the driver says of it (FAULTS 2, 3; CASES 27)."""
+"""The books: what keeps a buffer, who holds what, and what the driver says of it (FAULTS 2; CASES 27)."""
 import os
 import re
 

@@ -1,4 +1,4 @@
-"""Clients that die, fork or exec at the worst moment (FAULTS 1-6; CASES 26-30)."""
+"""Clients that die, fork or exec at the worst moment (FAULTS 1-6; CASES 26-29)."""
 import os
 import signal
 

@@ -1,4 +1,4 @@
-"""Packets that lie (FAULTS 7; CASES 13, 14)."""
+"""Packets that lie (FAULTS 7; CASES 13)."""
 import os
 import pickle
 import random

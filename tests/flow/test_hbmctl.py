@@ -1,4 +1,4 @@
-"""hbmctl as scripts see it: exit codes, JSON, one line of error (CLI.md)."""
+"""hbmctl as scripts see it: exit codes, JSON, one line of error."""
 import json
 import os
 import re

@@ -1,5 +1,5 @@
-"""A device's links: what goes over them, how much of it may, and moves that end between two chunks (FAULTS 14, 18, 20;
-CASES 15). A limit of one byte a second is one that a second chunk does not get past."""
+"""A device's links: what goes over them, how much of it may, and moves that end between two chunks (FAULTS 14, 20).
+A limit of one byte a second is one that a second chunk does not get past."""
 import contextlib
 import os
 import re

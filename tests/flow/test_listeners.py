@@ -140,6 +140,7 @@ def test_what_a_removed_listener_left_is_an_administrators_to_free(make_daemon):
 
 
 def test_a_reload_leaves_the_listeners_as_they_are_and_says_so(listeners):
+    """FAULTS 30."""
     daemon = listeners.daemon
     listeners.write("offload_limit = 11", pods="account_buffers = 1")
     os.kill(daemon.pid, 1)

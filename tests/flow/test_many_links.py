@@ -1,4 +1,4 @@
-"""A large copy over the links of idle neighbours too (FAULTS 21, 22, 24, 26): all of it or nothing, with one checksum."""
+"""A large copy over the links of idle neighbours too (FAULTS 21, 24): all of it or nothing, with one checksum."""
 import os
 
 import pytest

@@ -1,5 +1,5 @@
-"""Parked memory (issue 4): encoded whenever it leaves the device, decoded on the way back, raw to everyone who attaches
-(FAULTS 14, 20, 22, 24-26; CASES 15-17, 20, 21)."""
+"""Parked memory: encoded whenever it leaves the device, decoded on the way back, raw to everyone who attaches
+(FAULTS 1, 14, 20, 25, 26, 34; CASES 17, 20, 21)."""
 import os
 import struct
 import subprocess

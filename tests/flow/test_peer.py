@@ -1,4 +1,4 @@
-"""Another device's memory as a tier: there, back, and all that can go wrong on the way (FAULTS 18, 22, 23, 24, 26)."""
+"""Another device's memory as a tier: there, back, and all that can go wrong on the way (FAULTS 18, 21, 22, 24, 26)."""
 import os
 
 import pytest

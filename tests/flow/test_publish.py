@@ -1,4 +1,4 @@
-"""Models: one builds, the others wait; what becomes of half a model (CASES 1, 11, 30)."""
+"""Models: one builds, the others wait; what becomes of half a model (FAULTS 1; CASES 1, 11)."""
 import os
 
 import pytest

@@ -1,4 +1,4 @@
-"""Real files through load, attach, get and save; and files that lie (issue 2, "Bad input")."""
+"""Real files through load, attach, get and save; and files that lie."""
 import json
 import os
 import struct

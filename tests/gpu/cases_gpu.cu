@@ -1,4 +1,4 @@
-/* Sharing between processes, as it went wrong elsewhere: cases 1 to 10 and 30 from the field, against a running
+/* Sharing between processes, as it went wrong elsewhere: CASES 1-10 and 30, against a running
  * daemon: `cases_gpu RUNTIME_DIR`. A line a result; 77: no GPU here. */
 #include <dirent.h>
 

@@ -1,5 +1,5 @@
 /* Buffers that leave the GPU and come back, and that are encoded there, against a running daemon: `moves_gpu
- * RUNTIME_DIR`. Cases 15 to 18, 21 and 25 from the field, FAULTS 22, and a captured CUDA graph over memory that
+ * RUNTIME_DIR`. CASES 15-18, 21 and 25, FAULTS 22, and a captured CUDA graph over memory that
  * moved. A line a result; 77: no GPU. */
 #include <cmath>
 

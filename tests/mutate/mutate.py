@@ -13,7 +13,7 @@ import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 sys.path[:0] = [str(ROOT / "tests/check"), str(ROOT / "tests/mutate")]
-from faults import faults, tests_by_fault  # noqa: E402
+from faults import listed, tests_by_number  # noqa: E402
 from mutations import MUTATIONS  # noqa: E402
 
 SECONDS_A_TEST_RUN = 240
@@ -92,8 +92,8 @@ def main():
     if make(tree).returncode:
         print("the tree does not build as it is", file=sys.stderr)
         return 1
-    here, sentences, whole = collected(tree), faults(), {}
-    tests = {number: [test for test in of if "::" not in test or test in here] for number, of in tests_by_fault().items()}
+    here, sentences, whole = collected(tree), listed(), {}
+    tests = {number: [test for test in of if "::" not in test or test in here] for number, of in tests_by_number().items()}
     tried = caught = skipped = 0
     for number, what, file, old, new in MUTATIONS:
         if wanted and number not in wanted:
