@@ -28,6 +28,7 @@ struct job {
     union job_reply reply;
     int reply_fd;        /* CREATE: owned by the job until taken with TAKE_FD; -1 if none */
     uint64_t bytes_done; /* as last reported */
+    bool late;           /* FILE: it was this one that did not end, and the worker went for it */
 
     /* daemon/job's own. */
     struct list node;

@@ -9,6 +9,7 @@
 /* Of them for one share at most, and never more than half of what the others leave: whoever comes next finds room.
  * More would only wait inside the worker, in front of the others'. */
 #define WORKER_SHARE 16u
+#define WORKER_FILES_SHARE 2u /* of its files, apart from all else: of the threads for them it never has the last */
 #define WORKER_RESERVE 4u /* for the daemon's own jobs */
 #define WORKER_BACKOFF_MIN_MS 50u
 #define WORKER_BACKOFF_MAX_MS 5000u
@@ -23,6 +24,7 @@ struct flight {
     enum job_link link;
     uint64_t bytes, told; /* told: of them, as done */
     uint64_t deadline_ms, takes_ms;
+    bool late; /* a client's file, past its deadline: the worker goes as soon as nobody else has a job there */
 };
 
 /* A worker's process. One that was killed and does not end, since a driver or a client's file system does not

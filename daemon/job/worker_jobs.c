@@ -43,6 +43,12 @@ static uint64_t coded_bytes(const struct job *job)
                                        : 0;
 }
 
+/* Whose turn it is: a client's files may lie where nobody answers, and hold up nothing else of its own. */
+static uint64_t turn_of(const struct job *job)
+{
+    return job->opcode == JOB_FILE ? ~job->share : job->share;
+}
+
 static struct flight *flight_of(struct worker *worker, uint32_t serial)
 {
     for (unsigned i = 0; i < WORKER_IN_FLIGHT; i++)
@@ -125,7 +131,7 @@ void worker_queue(struct worker *worker, struct job *job)
     list_init(&job->behind);
     list_for_each (node, &worker->queued) {
         struct job *first = list_entry(node, struct job, node);
-        if (first->share != job->share || first == &worker->start)
+        if (turn_of(first) != turn_of(job) || first == &worker->start)
             continue;
         list_append(&first->behind, &job->node);
         return;
@@ -173,9 +179,10 @@ static bool may_take_off(const struct worker *worker, const struct job *job)
     if (worker->n_flights >= room)
         return false;
     for (unsigned i = 0; i < WORKER_IN_FLIGHT; i++)
-        own += worker->flights[i].job && worker->flights[i].job->share == job->share;
+        own += worker->flights[i].job && turn_of(worker->flights[i].job) == turn_of(job);
     unsigned fair = (room - (worker->n_flights - own)) / 2;
-    return own == 0 || own < (fair < WORKER_SHARE ? fair : WORKER_SHARE);
+    unsigned most = job->opcode == JOB_FILE ? WORKER_FILES_SHARE : WORKER_SHARE;
+    return own == 0 || own < (fair < most ? fair : most);
 }
 
 static struct job *next_job(struct worker *worker)
@@ -219,6 +226,24 @@ static void lose_fd(struct job *job)
 {
     job->error = HBM_E_LIMIT;
     snprintf(job->detail, sizeof(job->detail), FD_RAN_OUT);
+}
+
+/* Only clients' files that do not answer are left there: it goes, and takes no other job along. */
+static bool waits_for_files_alone(const struct worker *worker)
+{
+    unsigned n = 0;
+
+    for (unsigned i = 0; i < WORKER_IN_FLIGHT; i++)
+        n += worker->flights[i].job && worker->flights[i].late;
+    return n && n == worker->n_flights;
+}
+
+static void give_up_on_files(struct worker *worker)
+{
+    char why[HBM_DETAIL_MAX];
+
+    snprintf(why, sizeof(why), "the worker of %s did not answer in time (a client's file does not)", worker->uuid);
+    worker_down(worker, why);
 }
 
 /* A worker's packet that is none is the end of that worker: nothing it says can be trusted. */
@@ -283,6 +308,8 @@ void worker_readable(struct worker *worker)
         return;
     if (error == -EAGAIN || error == -ENOMEM || error == -ENOBUFS || (!error && !wrong)) {
         worker_flush(worker);
+        if (waits_for_files_alone(worker))
+            give_up_on_files(worker);
         return;
     }
     if (error == -EPIPE && worker->running) {
@@ -355,10 +382,19 @@ void worker_deadline(uv_timer_t *timer)
         struct job *job = worker->flights[i].job;
         if (!job || worker->flights[i].deadline_ms > now)
             continue;
+        if (job->opcode == JOB_FILE && !worker->flights[i].late) {
+            /* Others' jobs are worth that patience once more. */
+            worker->flights[i].late = job->late = true;
+            worker->flights[i].deadline_ms = now + worker->patience_ms;
+            continue;
+        }
         snprintf(why, sizeof(why), "the worker of %s did not answer in time (%s)", worker->uuid,
                  job_row(job->opcode)->name);
         worker_down(worker, why);
         return;
     }
-    worker_watch_deadlines(worker);
+    if (waits_for_files_alone(worker))
+        give_up_on_files(worker);
+    else
+        worker_watch_deadlines(worker);
 }

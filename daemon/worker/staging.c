@@ -7,8 +7,9 @@
 #include "daemon/worker/device.h"
 #include "daemon/worker/lanes.h"
 
-#define SLOTS_DEFAULT 12
-#define SLOTS_MIN 4
+#define SHARES 5 /* jobs that stage at once: two with spill files, three with clients' */
+#define SLOTS_DEFAULT 15
+#define SLOTS_MIN SHARES
 #define SLOTS_MAX 32
 
 static struct {
@@ -30,9 +31,9 @@ void staging_limit(uint64_t pinned_bytes)
 unsigned staging_lanes(void)
 {
     pthread_mutex_lock(&pool.mutex);
-    unsigned quarter = pool.limit / 4;
+    unsigned share = pool.limit / SHARES;
     pthread_mutex_unlock(&pool.mutex);
-    return quarter < LANES_MAX ? quarter : LANES_MAX;
+    return share < LANES_MAX ? share : LANES_MAX;
 }
 
 static void *make(struct failure *failure)

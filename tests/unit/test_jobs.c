@@ -13,11 +13,12 @@
 
 #include "daemon/job/worker.h"
 
-/* ---- As the worker: DESTROY is answered, a token that is 0 never. ---- */
+/* ---- As the worker: DESTROY is answered, a token that is 0 never; a COPY once the DESTROY of token 2 is. ---- */
 
 static int serve(int fd)
 {
     static struct packet packet;
+    struct packet_header copy = {0};
     union job_reply reply = {0};
     struct pollfd poll_fd = {.fd = fd, .events = POLLIN};
 
@@ -27,9 +28,13 @@ static int serve(int fd)
             poll(&poll_fd, 1, -1);
         else if (error)
             return 0;
+        else if (packet.header.opcode == JOB_COPY)
+            copy = packet.header;
         else if (packet.header.opcode == JOB_START || packet.header.opcode == JOB_LIMIT ||
                  (packet.header.opcode == JOB_DESTROY && ((struct job_destroy_request *)packet.body)->token))
             packet_send(fd, &packet.header, &reply, job_row(packet.header.opcode)->reply_size, NULL, 0);
+        if (!error && packet.header.opcode == JOB_DESTROY && ((struct job_destroy_request *)packet.body)->token == 2)
+            packet_send(fd, &copy, &reply, job_row(JOB_COPY)->reply_size, NULL, 0);
     }
 }
 
@@ -95,7 +100,7 @@ static int tear_down(void **state)
     return uv_loop_close(&loop);
 }
 
-static struct job *submit(uint64_t share, bool answered)
+static struct job *submit(uint64_t share, unsigned answered)
 {
     struct job *job = &jobs[n_jobs++];
 
@@ -164,21 +169,7 @@ static void the_shares_take_turns_in_the_order_of_each(void **state)
         assert_true(jobs[i - 1].serial < jobs[i].serial);
 }
 
-static void a_job_that_is_cancelled_in_the_queue_leaves_those_behind_it(void **state)
-{
-    (void)state;
-    for (unsigned i = 0; i < 6; i++)
-        submit(1, true);
-    workers_cancel(workers, &jobs[0]);
-    workers_cancel(workers, &jobs[3]);
-    workers_start(workers);
-    wait_for(4);
-    assert_int_equal(jobs[0].error, HBM_E_CANCELLED);
-    assert_int_equal(jobs[3].error, HBM_E_CANCELLED);
-    assert_int_equal(n_failed, 2);
-}
-
-/* Never answered: a copy of so many bytes from host memory to the device. */
+/* Not answered of itself: a copy of so many bytes from host memory to the device. */
 static struct flight *copy_up(uint64_t bytes)
 {
     struct job *job = &jobs[n_jobs++];
@@ -196,6 +187,83 @@ static struct flight *copy_up(uint64_t bytes)
 }
 
 #define MB ((uint64_t)1000000)
+
+static struct job *submit_file(uint64_t share)
+{
+    struct job *job = &jobs[n_jobs++];
+
+    *job = (struct job){.opcode = JOB_FILE, .share = share, .done = done};
+    for (unsigned i = 0; i < 2; i++)
+        job->fds[job->n_fds++] = STDIN_FILENO;
+    workers_submit(workers, job);
+    return job;
+}
+
+/* FAULTS 24: they may lie where nobody answers; the threads for them are three. */
+static void files_of_one_leave_room_for_anothers_and_for_all_else_of_his_own(void **state)
+{
+    (void)state;
+    workers_start(workers);
+    for (unsigned i = 0; i < 5; i++)
+        submit_file(1);
+    submit(1, true);
+    struct job *other = submit_file(2);
+    wait_for(1);
+    while (!other->sent)
+        uv_run(&loop, UV_RUN_ONCE);
+    assert_int_equal(in_flight(1) - jobs[5].sent, 2);
+}
+
+/* FAULTS 24: the worker goes once nobody else has a job there. */
+static void a_file_that_does_not_answer_takes_nobody_elses_job_along(void **state)
+{
+    struct worker *worker = workers->list[0];
+
+    (void)state;
+    worker->patience_ms = 200;
+    workers_start(workers);
+    struct job *file = submit_file(1), *copy = &jobs[n_jobs];
+    copy_up(500 * MB)->deadline_ms += 60000;
+    while (!file->late)
+        uv_run(&loop, UV_RUN_ONCE);
+    assert_int_equal(worker->state, WORKER_READY);
+    assert_int_equal(n_failed, 0);
+    submit(2, 2);
+    while (n_ended + n_failed < 3)
+        uv_run(&loop, UV_RUN_ONCE);
+    assert_int_equal(copy->error, 0);
+    assert_int_equal(file->error, HBM_E_WORKER_DIED);
+    assert_int_equal(n_failed, 1);
+}
+
+/* But it does go. */
+static void a_file_that_does_not_answer_is_not_waited_for_beside_one_job_after_the_other(void **state)
+{
+    (void)state;
+    workers->list[0]->patience_ms = 200;
+    workers_start(workers);
+    struct job *file = submit_file(1);
+    copy_up(500 * MB)->deadline_ms += 60000;
+    while (n_failed < 2)
+        uv_run(&loop, UV_RUN_ONCE);
+    assert_true(file->late);
+    assert_int_equal(file->error, HBM_E_WORKER_DIED);
+}
+
+static void a_job_that_is_cancelled_in_the_queue_leaves_those_behind_it(void **state)
+{
+    (void)state;
+    for (unsigned i = 0; i < 6; i++)
+        submit(1, true);
+    workers_cancel(workers, &jobs[0]);
+    workers_cancel(workers, &jobs[3]);
+    workers_start(workers);
+    wait_for(4);
+    assert_int_equal(jobs[0].error, HBM_E_CANCELLED);
+    assert_int_equal(jobs[3].error, HBM_E_CANCELLED);
+    assert_int_equal(n_failed, 2);
+}
+
 static const uint64_t slow_up[JOB_LINKS] = {[JOB_LINK_HOST_TO_DEVICE] = 2 * MB};
 static const uint64_t slower_up[JOB_LINKS] = {[JOB_LINK_HOST_TO_DEVICE] = MB};
 static const uint64_t unlimited[JOB_LINKS];
@@ -268,6 +336,9 @@ int main(int argc, char **argv)
         CASE(jobs_that_hang_keep_nobody_elses_waiting),
         CASE(many_who_hang_leave_room_for_one_more),
         CASE(the_shares_take_turns_in_the_order_of_each),
+        CASE(files_of_one_leave_room_for_anothers_and_for_all_else_of_his_own),
+        CASE(a_file_that_does_not_answer_takes_nobody_elses_job_along),
+        CASE(a_file_that_does_not_answer_is_not_waited_for_beside_one_job_after_the_other),
         CASE(a_job_that_is_cancelled_in_the_queue_leaves_those_behind_it),
         CASE(a_job_has_as_long_as_the_limit_of_its_link_asks_for),
         CASE(a_job_under_way_has_longer_once_its_link_is_slowed_down_and_never_less),
