@@ -19,6 +19,10 @@ static const struct {
 #undef THING
 };
 
+#define DEAD_FILES_MS 7200000 /* so long they count */
+#define FILES_PAUSE_MS 60000ull /* after the second, and twice as long after each further one */
+#define FILES_PAUSE_MAX_MS 3600000ull
+#define DEAD_FILES_SWEEP_MS 60000
 #define SWEEP_MS 1000 /* who comes again and again keeps his account, and with it his turn of the loop */
 
 const char *account_thing_name(enum account_thing thing)
@@ -39,25 +43,37 @@ static bool is_idle(const struct account *account)
     return !account->refs;
 }
 
+static bool has_dead_files(const struct account *account)
+{
+    return account->dead_files.n && core_now(account->core) < account->dead_files.at_ms + DEAD_FILES_MS;
+}
+
 static void sweep_if_idle(const struct account *account)
 {
     struct timer *timer = &account->core->accounts_timer;
 
-    if (!timer->at_ms && is_idle(account))
+    if (is_idle(account) && (!timer->at_ms || timer->at_ms > core_now(account->core) + SWEEP_MS))
         timer_arm(account->core, timer, SWEEP_MS);
 }
 
 void accounts_sweep(struct timer *timer)
 {
     struct core *core = container_of(timer, struct core, accounts_timer);
+    bool again = false;
 
     list_for_each_safe (node, &core->accounts) {
         struct account *account = list_entry(node, struct account, node);
         if (!is_idle(account))
             continue;
+        if (has_dead_files(account)) {
+            again = true;
+            continue;
+        }
         list_unlink(node);
         free(account);
     }
+    if (again)
+        timer_arm(core, timer, DEAD_FILES_SWEEP_MS);
 }
 
 struct account *account_ref(struct account *account)
@@ -204,6 +220,35 @@ void account_release(struct account *account, enum account_thing thing, uint64_t
     subtract(account, thing, amount);
     subtract(&account->listener->whole, thing, amount);
     sweep_if_idle(account);
+}
+
+void account_count_dead_file(struct account *account)
+{
+    uint64_t now = core_now(account->core);
+
+    if (account->dead_files.n && account->dead_files.at_ms == now) /* for both the same worker went */
+        return;
+    account->dead_files.n = has_dead_files(account) ? account->dead_files.n + 1 : 1;
+    account->dead_files.at_ms = now;
+    event_emit(&account->core->events, "account.dead_file", 0, NULL, account->owner.listener, account->owner.uid, 0,
+               "a file of user %" PRIu32 " did not answer, and a worker had to be replaced for it",
+               account->owner.uid);
+}
+
+int account_check_files(const struct account *account, char *detail)
+{
+    uint64_t now = core_now(account->core), until = account->dead_files.at_ms;
+
+    if (account->dead_files.n < 2 || !has_dead_files(account))
+        return 0;
+    until += account->dead_files.n < 8 ? FILES_PAUSE_MS << (account->dead_files.n - 2) : FILES_PAUSE_MAX_MS;
+    if (until <= now)
+        return 0;
+    snprintf(detail, HBM_DETAIL_MAX,
+             "%u files of user %" PRIu32 " did not answer, and a worker had to be replaced for each: more are taken in "
+             "%" PRIu64 " s",
+             account->dead_files.n, account->owner.uid, (until - now + 999) / 1000);
+    return HBM_E_IO;
 }
 
 bool account_could_have(const struct account *account, enum account_thing thing, uint64_t amount)

@@ -13,6 +13,10 @@ struct account {
     unsigned refs;   /* pointers to it that nothing is charged for */
     uint32_t warned; /* a bit a thing: near its limit, and that has been said */
     unsigned row;    /* of whoever walks over all accounts */
+    struct {
+        unsigned n; /* of late */
+        uint64_t at_ms;
+    } dead_files; /* files of its did not answer, and workers went for them */
     uint64_t turn_ms, turn_ns; /* when its requests were last served, and how long they took in that turn of the loop */
 };
 
@@ -43,5 +47,9 @@ static inline uint64_t account_share(const struct account *account)
 {
     return ((uint64_t)account->owner.listener << 32 | account->owner.uid) + 1;
 }
+/* A worker went for a file of its that did not answer. */
+void account_count_dead_file(struct account *account);
+/* 0; or IO with a sentence in detail, for a while after each but the first of late. */
+int account_check_files(const struct account *account, char *detail);
 /* True if the account could have so much if others of its things went: waiting may help. */
 bool account_could_have(const struct account *account, enum account_thing thing, uint64_t amount);

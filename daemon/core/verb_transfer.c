@@ -66,6 +66,8 @@ static void part_done(struct job *job)
 
     transfer->running = false;
     transfer->ranges = fd_close(transfer->ranges);
+    if (job->late && job->error)
+        account_count_dead_file(transfer->account);
     if (transfer->cancelled) {
         end_transfer(transfer, HBM_E_CANCELLED, op->detail);
     } else if (job->error) {
@@ -184,6 +186,9 @@ static int prepare(struct transfer *transfer, struct call *call, int file, const
         return error;
     transfer->uid = call->who.owner.uid;
     transfer->account = account_of(transfer->core, call->who.owner);
+    error = transfer->account ? account_check_files(transfer->account, detail) : 0;
+    if (error)
+        return error;
     transfer->file = fcntl(file, F_DUPFD_CLOEXEC, 3);
     if (transfer->file < 0 || !transfer->account) {
         bool ran_out = transfer->file < 0 && fd_ran_out(errno);

@@ -151,6 +151,38 @@ static void filling_is_for_owners_and_builders(void **state)
     world_check_books(&w);
 }
 
+static int transfer_beside_a_dead_worker(const struct buffer *buffer, bool late)
+{
+    world_fail(&w, JOB_FILE, 1, HBM_E_WORKER_DIED);
+    w.fault_late = late;
+    return transfer(&(struct wire_range){buffer->id, 0, 0, 4}, 1, true)->error;
+}
+
+/* FAULTS 24: each costs everyone a worker. */
+static void a_user_whose_files_do_not_answer_is_kept_waiting_longer_each_time(void **state)
+{
+    (void)state;
+    struct buffer *buffer = make_kept(&w, "w", 64, 256);
+    struct wire_range range = {buffer->id, 0, 0, 4};
+
+    for (unsigned i = 0; i < 3; i++) /* somebody else's fault */
+        assert_int_equal(transfer_beside_a_dead_worker(buffer, false), HBM_E_WORKER_DIED);
+    assert_int_equal(transfer_beside_a_dead_worker(buffer, true), HBM_E_WORKER_DIED);
+    world_pass(&w, 1000);
+    for (uint64_t pause = 60000; pause < 1000000; pause *= 2) {
+        assert_int_equal(transfer_beside_a_dead_worker(buffer, true), HBM_E_WORKER_DIED);
+        world_pass(&w, pause - 1000);
+        assert_int_equal(error_of(&w, start(alice, NULL, &range, 1, true)), HBM_E_IO);
+        assert_non_null(strstr(last_detail, "in 1 s"));
+        assert_int_equal(transfer_error(bob, range, true), 0);
+        world_pass(&w, 1000);
+    }
+    assert_int_equal(transfer(&range, 1, true)->error, 0);
+    world_pass(&w, 2 * 3600 * 1000);
+    assert_int_equal(transfer_beside_a_dead_worker(buffer, true), HBM_E_WORKER_DIED); /* the first again */
+    assert_int_equal(transfer(&range, 1, true)->error, 0);
+}
+
 static void nothing_moves_while_it_is_being_filled(void **state)
 {
     (void)state;
@@ -268,6 +300,7 @@ int core_file_cases(void)
         CASE(a_file_fills_buffers),
         CASE(ranges_are_held_against_the_buffers),
         CASE(filling_is_for_owners_and_builders),
+        CASE(a_user_whose_files_do_not_answer_is_kept_waiting_longer_each_time),
         CASE(nothing_moves_while_it_is_being_filled),
         CASE(a_transfer_can_be_cancelled_or_fail_after_any_number_of_jobs),
         CASE(a_hash_is_that_of_the_bytes_in_every_tier),

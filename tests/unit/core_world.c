@@ -288,8 +288,11 @@ bool world_step(struct world *world)
     struct job *job = list_entry(node, struct job, node);
     list_unlink(node);
     world->ran[job->opcode]++;
-    if (world->fault_in && job->opcode == world->fault_opcode && !--world->fault_in)
-        job->error = world->fault_error, job->at_large = world->fault_at_large;
+    if (world->fault_in && job->opcode == world->fault_opcode && !--world->fault_in) {
+        job->error = world->fault_error;
+        job->at_large = world->fault_at_large;
+        job->late = world->fault_late;
+    }
     if (!job->error)
         job->error = core_job_run(world, job);
     if (job->error)

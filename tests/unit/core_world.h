@@ -46,6 +46,7 @@ struct world {
     unsigned fault_opcode, fault_in;
     int fault_error;
     bool fault_at_large; /* and its worker may still be there */
+    bool fault_late; /* and it is a file that did not answer */
     unsigned ran[JOB_OPCODES]; /* jobs that were run, by opcode */
     const char *device_name;
     uint64_t spill_key;
