@@ -25,12 +25,13 @@ static void told_worker(struct job *job)
 }
 
 /* Nobody waits for the answer: should it fail, the worker is dead and all that it held with it. */
-void extent_end_in_worker(struct core *core, const struct device *device, enum job_extent_kind kind, uint64_t token)
+void extent_end_in_worker(struct core *core, const struct device *device, struct job *job,
+                          enum job_extent_kind kind, uint64_t token)
 {
-    struct job *job = device->worker_pid ? calloc(1, sizeof(*job)) : NULL;
-
-    if (!job)
+    if (!job || !device->worker_pid) {
+        free(job);
         return;
+    }
     *job = (struct job){.opcode = JOB_DESTROY, .device = device->index, .done = told_worker, .reply_fd = -1};
     job->request.destroy.token = token;
     job->request.destroy.kind = kind;
@@ -40,8 +41,6 @@ void extent_end_in_worker(struct core *core, const struct device *device, enum j
 /* A cuda-ipc block is no fd, and a host extent may be mapped there. */
 static bool is_known_to_worker(const struct extent *extent)
 {
-    if (extent->lost || !extent->core->env.unstore)
-        return false;
     return extent->kind == JOB_EXTENT_CUDA_IPC || (extent->kind == JOB_EXTENT_HOST && extent->device->is_cuda);
 }
 
@@ -97,12 +96,13 @@ struct extent *extent_unref(struct extent *extent)
     list_unlink(&extent->node);
     if (host_pool_put(extent))
         extent->device->used[extent->tier] += extent->size; /* and goes on being used, there */
-    else if (is_known_to_worker(extent))
-        extent_end_in_worker(core, extent->device, extent->kind, extent->token);
+    else if (!extent->lost && core->env.unstore)
+        extent_end_in_worker(core, extent->device, TAKE_PTR(extent->farewell), extent->kind, extent->token);
     struct room room = room_of(extent);
     int fd = TAKE_FD(extent->fd);
     fd_close(extent->fd_to_read);
     packing_unref(extent->packing);
+    free(extent->farewell);
     account_unref(extent->account); /* the room is charged to it until it is free */
     free(extent);
     room_release_with(&room, fd);
@@ -178,6 +178,20 @@ static uint64_t own_token(enum job_extent_kind kind, uint64_t id)
     return kind == JOB_EXTENT_HOST || kind == JOB_EXTENT_DISK ? id : 0;
 }
 
+/* Its id, and what its end will take. False: memory is out. */
+static bool take_identity(struct extent *extent, uint64_t id)
+{
+    struct core *core = extent->core;
+
+    if (is_known_to_worker(extent) && !(extent->farewell = calloc(1, sizeof(*extent->farewell))))
+        return false;
+    if (!id)
+        extent->id = idmap_add(&core->ids, ID_EXTENT, extent);
+    else if (idmap_put(&core->ids, id, extent) == 0)
+        extent->id = id;
+    return extent->id;
+}
+
 struct extent *extent_new(struct core *core, uint64_t id, struct device *device, struct account *account,
                           enum hbm_tier tier, enum job_extent_kind kind, uint64_t size, int fd)
 {
@@ -194,12 +208,9 @@ struct extent *extent_new(struct core *core, uint64_t id, struct device *device,
                               .size = size,
                               .fd = fd,
                               .fd_to_read = -1};
-    if (!id)
-        extent->id = idmap_add(&core->ids, ID_EXTENT, extent);
-    else if (idmap_put(&core->ids, id, extent) == 0)
-        extent->id = id;
-    if (!extent->id) {
+    if (!take_identity(extent, id)) {
         account_unref(account);
+        free(extent->farewell);
         free(extent);
         return NULL;
     }

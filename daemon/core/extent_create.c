@@ -145,7 +145,23 @@ static void give_to_store(struct extent_create *create)
     create->core->env.store(create->core->env.context, &create->store);
 }
 
-/* Takes the fd. False: it has ended with an error. */
+static void unmade(struct job *job)
+{
+    create_fail(container_of(job, struct extent_create, job), HBM_E_NO_MEMORY);
+}
+
+/* The worker has a cuda-ipc block that nobody here has room to know. */
+static void unmake(struct extent_create *create, uint64_t token)
+{
+    struct job *job = &create->job;
+
+    *job = (struct job){.opcode = JOB_DESTROY, .device = create->device->index, .done = unmade, .reply_fd = -1};
+    job->request.destroy.token = token;
+    job->request.destroy.kind = JOB_EXTENT_CUDA_IPC;
+    create->core->env.submit(create->core->env.context, job);
+}
+
+/* Takes the fd. False: it has ended, or will, with an error. */
 static bool make_extent(struct extent_create *create, int fd, uint64_t token)
 {
     struct extent *extent =
@@ -154,7 +170,10 @@ static bool make_extent(struct extent_create *create, int fd, uint64_t token)
     if (!extent) {
         fd_close(fd);
         snprintf(create->detail, sizeof(create->detail), "the owner is out of memory for its own tables");
-        create_fail(create, HBM_E_NO_MEMORY);
+        if (create->kind == JOB_EXTENT_CUDA_IPC)
+            unmake(create, token);
+        else
+            create_fail(create, HBM_E_NO_MEMORY);
         return false;
     }
     extent->is_object = create->is_object;

@@ -14,6 +14,7 @@ struct pooled {
     struct device *device;
     struct owner owner;
     uint64_t size, token, until_ms;
+    struct job *farewell;
     int fd;
 };
 
@@ -50,6 +51,7 @@ bool host_pool_put(struct extent *extent)
                               .size = extent->size,
                               .token = extent->token,
                               .until_ms = core_now(core) + KEEP_MS,
+                              .farewell = TAKE_PTR(extent->farewell),
                               .fd = TAKE_FD(extent->fd)};
     extent->device->pooled += extent->size;
     list_append(&core->host_pool, &pooled->node);
@@ -70,7 +72,7 @@ static void drop(struct core *core, struct pooled *pooled)
     struct room room = {core, pooled->device, NULL, HBM_TIER_HOST, pooled->size};
 
     unlist(pooled);
-    extent_end_in_worker(core, pooled->device, JOB_EXTENT_HOST, pooled->token);
+    extent_end_in_worker(core, pooled->device, pooled->farewell, JOB_EXTENT_HOST, pooled->token);
     room_release_with(&room, TAKE_FD(pooled->fd));
     free(pooled);
 }
@@ -87,6 +89,7 @@ bool host_pool_take(struct extent_create *create)
         unlist(pooled);
         create->pooled_fd = pooled->fd;
         create->pooled_token = pooled->token;
+        free(pooled->farewell); /* the new extent has one of its own */
         free(pooled);
         return true;
     }
@@ -135,6 +138,7 @@ void host_pool_clear(struct core *core)
     while ((first = oldest(core))) {
         unlist(first);
         fd_close(first->fd);
+        free(first->farewell);
         free(first);
     }
 }

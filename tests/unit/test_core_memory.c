@@ -562,6 +562,23 @@ static void is_cancelled(void)
     w.hold = false;
 }
 
+/* The worker is told of the end of each block that it made: it has memory that no fd is. */
+static void has_blocks_of_the_workers_and_lets_go_of_them(void)
+{
+    struct alloc_args args = {.name = "ipc",
+                              .size = 4096,
+                              .dims = {1024},
+                              .rank = 1,
+                              .dtype = HBM_F32,
+                              .handle = HBM_HANDLE_CUDA_IPC,
+                              .mode = 0600};
+    struct lease *lease = NULL;
+
+    if (!LEASE(&lease, alice, reader, verb_alloc, &args))
+        DO(reader, verb_detach, lease->id);
+    assert_int_equal(w.ran[JOB_DESTROY], w.n_blocks);
+}
+
 static void loses_a_writer(void)
 {
     struct lease *lease;
@@ -641,6 +658,7 @@ static const struct scene scenes[] = {
     FREEING(publishes_and_replaces),
     SCENE(waits_for_a_builder),
     SCENE(is_cancelled),
+    SCENE(has_blocks_of_the_workers_and_lets_go_of_them),
     SCENE(loses_a_writer),
     SCENE(starts_again),
     SCENE(starts_again_with_what_is_parked),
