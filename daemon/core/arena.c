@@ -7,6 +7,7 @@
 #include "daemon/core/lease.h"
 #include "daemon/core/recency.h"
 #include "daemon/core/session.h"
+#include "daemon/core/weight.h"
 #include "proto/messages.h"
 
 struct arena *arena_new(struct core *core, struct owner owner, bool shared, uint32_t mode, enum hbm_handle handle,
@@ -164,6 +165,7 @@ void arena_settled(struct arena *arena)
     struct list *node, woken;
 
     arena->transition = NULL;
+    weight_moved(arena);
     /* Moved aside first: one may start a move for which the next has to wait again, in this arena's list. */
     list_move_all(&woken, &arena->waiters);
     while ((node = list_first(&woken))) {

@@ -42,6 +42,10 @@ struct arena {
     uint32_t wanted;       /* locks that wait for it, or for others of theirs */
     struct list recent_node;        /* device->recent, by tier and priority */
     uint64_t counted_in, counted;   /* recency.c's */
+    struct model *weighs_for;       /* weight.c's, as the rest: whose weight it is part of; NULL: nobody's */
+    uint32_t n_weighed;             /* buffers */
+    uint64_t weight;                /* their bytes */
+    bool weighed_away;
     struct eviction eviction;
 };
 

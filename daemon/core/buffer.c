@@ -9,6 +9,7 @@
 #include "daemon/core/ledger.h"
 #include "daemon/core/model.h"
 #include "daemon/core/names.h"
+#include "daemon/core/weight.h"
 
 static struct owner name_scope(const struct arena *arena)
 {
@@ -149,6 +150,7 @@ struct buffer *buffer_free(struct buffer *buffer)
         buffer->parent->scale = NULL;
     if (buffer->model)
         buffer->model->n_buffers--;
+    weight_remove(buffer);
     buffer_unlist(buffer);
     list_unlink(&buffer->node);
     list_unlink(&buffer->arena_node);

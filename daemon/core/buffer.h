@@ -27,6 +27,7 @@ struct buffer {
     uint32_t version;
     uint32_t n_leases; /* buffer leases; model leases count on the model */
     bool keep;
+    bool weighed; /* weight.c's */
     bool has_receipt;
     struct hbm_receipt receipt;
 };

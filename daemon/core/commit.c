@@ -7,6 +7,7 @@
 #include "daemon/core/ledger.h"
 #include "daemon/core/pressure.h"
 #include "daemon/core/scale.h"
+#include "daemon/core/weight.h"
 
 static bool changes_form(const struct plan *plan)
 {
@@ -103,7 +104,11 @@ static void place(struct core *core, const struct placement *placement)
     if (placement->encoding.codec != HBM_CODEC_RAW)
         buffer->park = (struct parking){0}; /* encoded wherever it lies */
     buffer->offset = placement->offset;
+    bool weighed = buffer->weighed;
+    weight_remove(buffer);
     buffer->size = placement->size;
+    if (weighed)
+        weight_add(buffer);
     buffer->encoding = placement->encoding;
     if (placement->has_receipt) {
         buffer->receipt = placement->receipt;
@@ -171,6 +176,7 @@ static void swap_arena(struct core *core, struct plan *plan, bool live)
     arena->prefetched &= arena_tier(arena) == HBM_TIER_DEVICE;
     arena->live = live && arena_tier(arena) == HBM_TIER_HOST && !arena->extent->packing && arena_is_leased(arena);
     pressure_moved(arena, old->tier);
+    weight_moved(arena);
     list_for_each_safe (node, &arena->mappings) {
         struct mapping *mapping = list_entry(node, struct mapping, arena_node);
         /* Another form under an address that is held would be read as the old one: those who have it keep the old

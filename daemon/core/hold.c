@@ -6,6 +6,7 @@
 #include <stdlib.h>
 
 #include "daemon/core/links.h"
+#include "daemon/core/weight.h"
 
 int transition_refuse(struct transition *transition, int error, const char *format, ...)
 {
@@ -57,8 +58,10 @@ void transition_clear(struct transition *transition)
         transition->tracks[i].links = links_free(transition->tracks[i].links);
     for (size_t i = 0; i < transition->n; i++) {
         struct arena *arena = arena_get(transition->core, transition->plans[i].arena);
-        if (arena && arena->transition == transition)
+        if (arena && arena->transition == transition) {
             arena->transition = NULL;
+            weight_moved(arena);
+        }
         plan_clear(&transition->plans[i]);
     }
     transition->phase = TRANSITION_IDLE;
@@ -82,6 +85,7 @@ int transition_hold(struct transition *transition)
             return error;
         }
         arena->transition = transition;
+        weight_moved(arena);
     }
     return 0;
 }

@@ -32,7 +32,8 @@ struct model {
     struct lock_gaps {
         uint64_t n, ms;
     } lock_gaps; /* what its clients did between their locks that the daemon saw, one after the other */
-    uint64_t weight, weight_away; /* survey.c's: bytes, as it last counted them */
+    uint64_t weight, weight_away; /* weight.c's: bytes of its buffers, and of those that are away or leave */
+    uint64_t weight_goes;         /* survey.c's: what would go besides, as it last looked */
     struct lock_waits lock_waits;
     struct list waiters;
 };

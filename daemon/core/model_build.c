@@ -11,6 +11,7 @@
 #include "daemon/base/fd_reserve.h"
 #include "daemon/core/ledger.h"
 #include "daemon/core/names.h"
+#include "daemon/core/weight.h"
 #include "proto/memfd.h"
 
 struct build {
@@ -165,6 +166,7 @@ static int make_buffers(struct build *build, struct arena **arenas)
         buffer->model = model;
         list_append(&model->buffers, &buffer->model_node);
         model->n_buffers++;
+        weight_add(buffer);
     }
     return 0;
 }

@@ -11,6 +11,7 @@
 #include "daemon/core/names.h"
 #include "daemon/core/packing.h"
 #include "daemon/core/recency.h"
+#include "daemon/core/weight.h"
 
 static struct owner unpack_owner(struct unpack *unpack)
 {
@@ -273,6 +274,7 @@ int readopt_model_order(struct readopt *readopt, struct ledger_row *row)
             continue;
         list_append(&model->buffers, &buffer->model_node);
         model->n_buffers++;
+        weight_add(buffer);
         model->n_arenas += stands_for_its_arena(buffer);
     }
     return 0;

@@ -3,6 +3,7 @@
 #include "daemon/core/moving.h"
 #include "daemon/core/recency.h"
 #include "daemon/core/session.h"
+#include "daemon/core/model.h"
 #include "daemon/core/tier.h"
 
 static uint64_t word_of(const struct mapping *mapping)
@@ -89,38 +90,21 @@ static bool can_move(const struct arena *arena)
            arena->eviction.shunned_until_ms <= core_now(arena->core);
 }
 
-/* Once a look: what of it is away, or leaves. */
-static void weigh(struct model *model, uint64_t visit)
-{
-    if (model->visit == visit)
-        return;
-    model->visit = visit;
-    model->weight = model->weight_away = 0;
-    list_for_each (node, &model->buffers) {
-        const struct buffer *buffer = list_entry(node, struct buffer, model_node);
-        bool away = arena_tier(buffer->arena) != HBM_TIER_DEVICE || buffer->arena->transition;
-        model->weight += buffer->size;
-        model->weight_away += away ? buffer->size : 0;
-    }
-}
-
 /* What nobody leases may go whole: bringing it back costs nobody who is at work. Else it is counted as gone. */
 static bool is_within_limit(struct arena *arena, uint64_t visit)
 {
-    struct model *model = list_entry(list_first(&arena->buffers), struct buffer, arena_node)->model;
-    uint64_t goes = 0;
+    struct model *model = arena->weighs_for;
 
     if (arena_tier(arena) != HBM_TIER_DEVICE || !model || (!model->n_leases && !arena_is_leased(arena)))
         return true;
-    weigh(model, visit);
-    list_for_each (node, &arena->buffers) {
-        const struct buffer *buffer = list_entry(node, struct buffer, arena_node);
-        goes += buffer->model == model ? buffer->size : 0;
-    }
+    if (model->visit != visit)
+        model->weight_goes = 0;
+    model->visit = visit;
     unsigned percent = arena->core->limits.offload_percent;
-    if ((unsigned __int128)(model->weight_away + goes) * 100 > (unsigned __int128)model->weight * percent)
+    uint64_t away = model->weight_away + model->weight_goes + arena->weight;
+    if ((unsigned __int128)away * 100 > (unsigned __int128)model->weight * percent)
         return false;
-    model->weight_away += goes;
+    model->weight_goes += arena->weight;
     return true;
 }
 

@@ -12,6 +12,7 @@
 #include "daemon/core/links.h"
 #include "daemon/core/peer.h"
 #include "daemon/core/steps.h"
+#include "daemon/core/weight.h"
 
 /* ---- The end ---- */
 
@@ -462,8 +463,10 @@ static int claim(struct transition *transition, struct plan *plan)
     if (!transition->copy && arena->transition)
         return transition_busy_with(transition, arena->transition);
     plan->source = extent_ref(arena->extent);
-    if (!transition->copy)
+    if (!transition->copy) {
         arena->transition = transition;
+        weight_moved(arena);
+    }
     return transition->copy ? 0 : commit_check(transition, plan, arena);
 }
 

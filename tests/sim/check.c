@@ -133,6 +133,19 @@ static void check_known(void)
     }
 }
 
+/* What is kept of it is what a walk over its buffers gives. */
+static void check_weight(const struct model *model)
+{
+    uint64_t all = 0, away = 0;
+
+    list_for_each (node, &model->buffers) {
+        const struct buffer *buffer = list_entry(node, struct buffer, model_node);
+        all += buffer->size;
+        away += arena_tier(buffer->arena) != HBM_TIER_DEVICE || buffer->arena->transition ? buffer->size : 0;
+    }
+    CHECK(model->weight == all && model->weight_away == away);
+}
+
 static void check_models(void)
 {
     list_for_each_safe (node, &sim.models) {
@@ -150,6 +163,7 @@ static void check_models(void)
     list_for_each (node, &core()->models) {
         const struct model *model = list_entry(node, struct model, node);
         CHECK(known_model(model->id) || (model->state == MODEL_BUILDING && !model->builder_lease));
+        check_weight(model);
     }
 }
 

@@ -453,6 +453,22 @@ char *world_picture(const struct world *world)
     return sorted(text);
 }
 
+/* What is kept of each model is what a walk over its buffers gives. */
+static void check_weights(const struct core *core)
+{
+    list_for_each (node, &core->models) {
+        const struct model *model = list_entry(node, struct model, node);
+        uint64_t all = 0, away = 0;
+        list_for_each (inner, &model->buffers) {
+            const struct buffer *buffer = list_entry(inner, struct buffer, model_node);
+            all += buffer->size;
+            away += arena_tier(buffer->arena) != HBM_TIER_DEVICE || buffer->arena->transition ? buffer->size : 0;
+        }
+        assert_int_equal(model->weight, all);
+        assert_int_equal(model->weight_away, away);
+    }
+}
+
 void world_check_books(struct world *world)
 {
     const struct core *core = world->core;
@@ -460,6 +476,7 @@ void world_check_books(struct world *world)
     const struct extent *seen[256];
     size_t n = 0, objects = 0;
 
+    check_weights(core);
     list_for_each (node, &core->arenas)
         seen[n++] = list_entry(node, struct arena, node)->extent;
     list_for_each (node, &core->sessions)
