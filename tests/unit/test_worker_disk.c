@@ -1,30 +1,11 @@
-/* The host worker's disk and its limits, as hbmd sees them: the real binary (HBM_WORKER or the first argument) at
- * the end of a socketpair. A limit of one byte a second is one that nothing gets past twice. */
-#include <fcntl.h>
-#include <setjmp.h>
-#include <signal.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <sys/mman.h>
+/* The limits of the host worker's links, and what it says of its disk. A limit of one byte a second is one that nothing
+ * gets past twice. */
+#include "tests/unit/worker_fixture.h"
 
-#include <cmocka.h>
-
-#include "daemon/worker/ask.h"
-
-#define MIB ((uint64_t)1 << 20)
 #define CHUNKS 3
 #define BYTES (CHUNKS * 16 * MIB)
 
-static const char *program;
-static char state_dir[] = "/var/tmp/test-worker-disk-XXXXXX";
-static struct ask worker;
 static struct ask_extent device, host, disk;
-
-static void expect(int status, int wanted)
-{
-    if (status != wanted)
-        fail_msg("%s, not %s: %s", hbm_error_name(status), hbm_error_name(wanted), worker.detail);
-}
 
 static void begin_with(union job_reply *reply)
 {
@@ -32,17 +13,16 @@ static void begin_with(union job_reply *reply)
     expect(ask_begin(&worker, "host", state_dir, 0, reply), 0);
 }
 
-static int begin(void **state)
+static int begin_with_extents(void **state)
 {
-    (void)state;
-    begin_with(NULL);
+    expect(begin(state), 0);
     expect(ask_create(&worker, JOB_EXTENT_DEVICE, BYTES, &device), 0);
     expect(ask_create(&worker, JOB_EXTENT_HOST, BYTES, &host), 0);
     expect(ask_create(&worker, JOB_EXTENT_DISK, BYTES, &disk), 0);
     return 0;
 }
 
-static int end(void **state)
+static int end_with_extents(void **state)
 {
     (void)state;
     ask_drop(&worker, &device), ask_drop(&worker, &host), ask_drop(&worker, &disk);
@@ -182,7 +162,7 @@ static void a_spill_file_says_whether_it_goes_past_the_page_cache(void **state)
     int fd = -1;
 
     (void)state;
-    begin_with(NULL);
+    expect(begin(NULL), 0);
     expect(ask_job(&worker, JOB_CREATE, &request, NULL, 0, &reply, &fd), 0);
     snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
     int direct = open(path, O_RDONLY | O_DIRECT | O_CLOEXEC);
@@ -196,26 +176,17 @@ static void a_spill_file_says_whether_it_goes_past_the_page_cache(void **state)
 
 int main(int argc, char **argv)
 {
+#define WITH_EXTENTS(test) cmocka_unit_test_setup_teardown(test, begin_with_extents, end_with_extents)
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(a_job_that_its_limit_holds_back_is_cancelled_between_two_chunks, begin,
-                                        end),
-        cmocka_unit_test_setup_teardown(the_other_links_go_on_beside_a_limited_one, begin, end),
-        cmocka_unit_test_setup_teardown(who_waits_at_a_limit_goes_on_when_it_is_lifted, begin, end),
-        cmocka_unit_test_setup_teardown(how_far_a_held_job_is_is_told, begin, end),
+        WITH_EXTENTS(a_job_that_its_limit_holds_back_is_cancelled_between_two_chunks),
+        WITH_EXTENTS(the_other_links_go_on_beside_a_limited_one),
+        WITH_EXTENTS(who_waits_at_a_limit_goes_on_when_it_is_lifted),
+        WITH_EXTENTS(how_far_a_held_job_is_is_told),
         cmocka_unit_test(the_limits_of_the_start_hold_from_the_first_job_on),
         cmocka_unit_test(what_disks_are_used_by_is_said_at_the_start),
         cmocka_unit_test(a_spill_file_says_whether_it_goes_past_the_page_cache),
     };
 
-    program = argc > 1 ? argv[1] : getenv("HBM_WORKER");
-    if (!program) {
-        fprintf(stderr, "name the worker: HBM_WORKER or an argument\n");
-        return 77;
-    }
-    signal(SIGPIPE, SIG_IGN);
-    if (!mkdtemp(state_dir))
-        return 1;
-    int failed = cmocka_run_group_tests_name("worker_disk", tests, NULL, NULL);
-    rmdir(state_dir);
-    return failed;
+    worker_tests_begin(argc, argv);
+    return worker_tests_end(cmocka_run_group_tests_name("worker_disk", tests, NULL, NULL));
 }
