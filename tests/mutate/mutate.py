@@ -30,15 +30,16 @@ def copy_tree(to):
 
 
 def make(tree):
-    return subprocess.run(["make", f"-j{os.cpu_count()}", "NVCC=", "programs", "unit-tests"], cwd=tree, check=False,
+    # BUILD again: make hands the one that it was itself given on.
+    return subprocess.run(["make", f"-j{os.cpu_count()}", "BUILD=build", "NVCC=", "programs", "unit-tests"], cwd=tree, check=False,
                           stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
 
 
 def collected(tree):
     """The flows that run here: some want a GPU."""
-    listed = subprocess.run([sys.executable, "-m", "pytest", "-q", "--collect-only", "-p", "no:cacheprovider", "tests/flow"], cwd=tree,
+    found = subprocess.run([sys.executable, "-m", "pytest", "-q", "--collect-only", "-p", "no:cacheprovider", "tests/flow"], cwd=tree,
                             env=dict(os.environ, HBM_BUILD=str(tree / "build")), check=True, capture_output=True, text=True)
-    return {line.split("[")[0] for line in listed.stdout.splitlines() if "::" in line}
+    return {line.split("[")[0] for line in found.stdout.splitlines() if "::" in line}
 
 
 def commands(tests):
