@@ -271,7 +271,8 @@ int hbm_decompress(hbm_session *session, const char *sel, hbm_op **op);
 /* tier: HBM_TIER_HOST, HBM_TIER_DISK, or HBM_TIER_PEER, the memory of another device (UNSUPPORTED where none is in reach, for
  * which the daemon's offload_limit does not count).
  * Flags HBM_FORCE, HBM_LIVE. HBM_LIVE (tier HBM_TIER_HOST): those who have it attached go on with it in host memory, at the
- * same address, from their next safe point (or unlock) on, slower; their locks find it resident there. It is all of it or
+ * same address, from their next safe point (or unlock) on, slower; their locks find it resident there. Kernels and the
+ * driver's copies reach it as on the device, the CPU no more than there (attach HBM_IN_PLACE for that). It is all of it or
  * nothing: BUSY, naming the pids, if one of them reaches no safe point in time. hbm_restore brings it back the same way;
  * when nobody has it attached any more it is like anything else that was offloaded. UNSUPPORTED where the driver has no host
  * memory that processes share. Waiting for it (op NULL) with the buffer locked in this thread waits for oneself. */

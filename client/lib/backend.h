@@ -15,6 +15,7 @@ struct place {
     unsigned access;
     bool mapped;
     bool host; /* set before map: what comes is host memory of a GPU's machine, or of the host device */
+    bool in_place; /* the CPU is to reach host memory, too */
     const char *uuid; /* of the owning device */
     uint8_t ipc_handle[64];
     struct cuda_place *cuda;

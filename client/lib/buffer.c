@@ -53,9 +53,11 @@ static int check_placed(const struct wire_grant *grant)
     return 0;
 }
 
-static int join_and_lock(hbm_lease *lease, int fd, uint64_t before, uint64_t life, bool lock, uint32_t timeout_ms)
+static int join_and_lock(hbm_lease *lease, int fd, uint64_t before, uint64_t life, unsigned flags,
+                         uint32_t timeout_ms)
 {
     const struct wire_grant *grant = &lease->grant;
+    bool lock = !(flags & HBM_UNLOCKED);
     struct arena_grant arena = {
         .arena = grant->arena,
         .size = grant->arena_size,
@@ -64,6 +66,7 @@ static int join_and_lock(hbm_lease *lease, int fd, uint64_t before, uint64_t lif
         .handle = grant->handle,
         .access = grant->access,
         .present = grant->present,
+        .in_place = flags & HBM_IN_PLACE,
         .ipc_handle = grant->ipc_handle,
         .life = life,
     };
@@ -79,7 +82,7 @@ static int join_and_lock(hbm_lease *lease, int fd, uint64_t before, uint64_t lif
 /* Turns a reply into a lease. `error` is that of the call: a grant may have come although it failed. CONN_CUT: it
  * came in a life that is past, so that there is no such lease. */
 static int take_grant(hbm_session *session, int error, const struct wire_grant *grant, struct conn_fds *fds,
-                      uint64_t before, bool lock, uint32_t timeout_ms, hbm_lease **ret)
+                      uint64_t before, unsigned flags, uint32_t timeout_ms, hbm_lease **ret)
 {
     int CLOSE_FD fd = conn_take_fd(fds, 0);
     hbm_lease *lease = NULL;
@@ -97,7 +100,7 @@ static int take_grant(hbm_session *session, int error, const struct wire_grant *
             free(lease);
             return CONN_CUT;
         }
-        error = join_and_lock(lease, fd, before, fds->life, lock, timeout_ms);
+        error = join_and_lock(lease, fd, before, fds->life, flags, timeout_ms);
     }
     if (error) {
         uint64_t life = lease ? lease_free(lease) : fds->life;
@@ -164,7 +167,7 @@ int hbm_alloc(hbm_session *session, const struct hbm_spec *spec, hbm_lease **ret
         strcpy(request.spec.group, spec->group);
     uint64_t before = mapping_epoch(session);
     error = conn_call(&session->conn, WIRE_ALLOC, &request, &reply, NULL, 0, &fds);
-    error = take_grant(session, error, &reply.grant, &fds, before, true, HBM_FOREVER, ret);
+    error = take_grant(session, error, &reply.grant, &fds, before, 0, HBM_FOREVER, ret);
     return error == CONN_CUT ? conn_retry() : error;
 }
 
@@ -187,7 +190,7 @@ static int attach(hbm_session *session, uint64_t id, const char *name, unsigned 
         CONN_FDS fds = {0};
         uint64_t before = mapping_epoch(session);
         error = conn_call_again(&session->conn, WIRE_ATTACH, &request, &request.timeout_ms, &reply, &fds);
-        error = take_grant(session, error, &reply.grant, &fds, before, !(flags & HBM_UNLOCKED), timeout_ms, ret);
+        error = take_grant(session, error, &reply.grant, &fds, before, flags, timeout_ms, ret);
     } while (error == CONN_CUT);
     return error;
 }

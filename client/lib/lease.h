@@ -59,7 +59,7 @@ int lease_set_lost(void);
 
 /* Makes a model of a reply: its table and arenas. On failure the lease has been given back. CONN_CUT: it came in a
  * life that is past, so that there is no such lease. */
-int model_take(hbm_session *session, uint64_t lease, uint32_t access, bool building, bool lock, uint32_t n_fds,
+int model_take(hbm_session *session, uint64_t lease, uint32_t access, bool building, unsigned flags, uint32_t n_fds,
                struct conn_fds *fds, uint64_t before, uint32_t timeout_ms, hbm_model **ret);
 /* Sets and returns BUILDER_DIED: what was being built ended with the daemon of that life. */
 int model_set_discarded(void);

@@ -130,6 +130,7 @@ static struct mapping *mapping_new(hbm_session *session, const struct arena_gran
                                                           : &backend_cuda,
         .size = grant->size,
         .access = grant->access,
+        .in_place = grant->in_place,
         .uuid = device->uuid,
     };
     memcpy(mapping->place.ipc_handle, grant->ipc_handle, sizeof(mapping->place.ipc_handle));

@@ -33,6 +33,7 @@ struct arena_grant {
     uint64_t arena, size;
     uint32_t slot, device, handle, access;
     bool present;
+    bool in_place; /* asked for so: a slot of its own */
     const uint8_t *ipc_handle;
     uint64_t life; /* that it came in */
 };

@@ -73,8 +73,9 @@ int model_lock_holds(hbm_model *model, struct hold *const *holds, unsigned n, ui
     return 0;
 }
 
-static int join_arenas(hbm_model *model, struct conn_fds *fds, uint64_t before, bool lock, uint32_t timeout_ms)
+static int join_arenas(hbm_model *model, struct conn_fds *fds, uint64_t before, unsigned flags, uint32_t timeout_ms)
 {
+    bool lock = !(flags & HBM_UNLOCKED);
     uint32_t n = model->table.header->n_arenas;
     FREE struct hold **rest = calloc(n + 1, sizeof(*rest));
     unsigned next_fd = 1, n_rest = 0;
@@ -96,6 +97,7 @@ static int join_arenas(hbm_model *model, struct conn_fds *fds, uint64_t before, 
             .handle = row->handle,
             .access = model->access,
             .present = row->present,
+            .in_place = flags & HBM_IN_PLACE,
             .ipc_handle = row->ipc_handle,
             .life = fds->life,
         };
@@ -107,7 +109,7 @@ static int join_arenas(hbm_model *model, struct conn_fds *fds, uint64_t before, 
     return error ? error : model_lock_holds(model, rest, n_rest, timeout_ms);
 }
 
-int model_take(hbm_session *session, uint64_t lease, uint32_t access, bool building, bool lock, uint32_t n_fds,
+int model_take(hbm_session *session, uint64_t lease, uint32_t access, bool building, unsigned flags, uint32_t n_fds,
                struct conn_fds *fds, uint64_t before, uint32_t timeout_ms, hbm_model **ret)
 {
     int CLOSE_FD table = conn_take_fd(fds, 0);
@@ -132,7 +134,7 @@ int model_take(hbm_session *session, uint64_t lease, uint32_t access, bool build
     else
         error = open_table(model, table);
     if (!error)
-        error = join_arenas(model, fds, before, lock, timeout_ms);
+        error = join_arenas(model, fds, before, flags, timeout_ms);
     if (error) {
         uint64_t life = model_free(model);
         lease_give_back(session, lease, life);
@@ -161,7 +163,7 @@ int hbm_model_attach(hbm_session *session, const char *name, unsigned access, un
         uint64_t before = mapping_epoch(session);
         error = conn_call_again(&session->conn, WIRE_ATTACH_MODEL, &request, &request.timeout_ms, &reply, &fds);
         if (!error)
-            error = model_take(session, reply.lease, access, false, !(flags & HBM_UNLOCKED), reply.n_fds_total,
+            error = model_take(session, reply.lease, access, false, flags, reply.n_fds_total,
                                &fds, before, timeout_ms, ret);
         else if (reply.lease)
             lease_give_back(session, reply.lease, fds.life);

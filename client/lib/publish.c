@@ -134,7 +134,7 @@ int hbm_publish_begin(hbm_session *session, const struct hbm_publish *spec, uint
     }
     *must_build = reply.must_build != 0;
     error = model_take(session, reply.lease, *must_build ? HBM_RW : HBM_RO, *must_build,
-                       !(spec->flags & HBM_UNLOCKED), reply.n_fds_total, &fds, before, timeout_ms, ret);
+                       spec->flags & HBM_UNLOCKED, reply.n_fds_total, &fds, before, timeout_ms, ret);
     return error == CONN_CUT ? conn_retry() : error;
 }
 
