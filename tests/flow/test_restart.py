@@ -332,9 +332,11 @@ def test_moves_that_wait_in_a_full_store_leave_room_for_sessions(make_daemon):
                 link.grant(4096, f"b{i}")
         moves = [daemon.rpc("hbm.offload", {"sel": sel, "to": "host", "async": True})["op"] for sel in ("b[0-3]", "b[4-7]")]
 
+        granule = 4096 if DEVICE == "host" else 2 * MIB
+
         def stands():
             running = [op for op in daemon.rpc("hbm.ops") if op["op"] in moves and op["state"] == "running"]
-            return daemon.rpc("hbm.devices")[0]["tiers"][1]["used"] == 4 * 4096 * len(running)
+            return daemon.rpc("hbm.devices")[0]["tiers"][1]["used"] == 4 * granule * len(running)
 
         daemon.wait_for(stands)
         with Client(daemon.socket) as other:
