@@ -9,6 +9,7 @@ SCRIPTS = $(shell find tests packaging .ci -name '*.sh' -o -path .ci/run)
 # ---- What each test program is made of: its own file, PARTS (sources), LIBS (pkg-config names). --------------------
 
 test_codec_PARTS = $(PROTO) $(KERNELS)
+test_code_cut_PARTS = $(PROTO) $(KERNELS) daemon/worker/code_cut.c
 test_packet_PARTS = $(PROTO)
 test_closer_PARTS = daemon/base/closer.c
 test_crash_PARTS = daemon/base/crash.c

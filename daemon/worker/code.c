@@ -1,8 +1,13 @@
-/* ENCODE and DECODE: one buffer between its raw form in one extent and its stored form in another. */
+/* ENCODE and DECODE: one buffer between its raw form in one extent and its stored form in another, a piece after the other. */
+#include <stdlib.h>
 #include <string.h>
 
-#include "daemon/worker/device.h"
+#include "daemon/base/cleanup.h"
+#include "daemon/worker/code_cut.h"
 #include "daemon/worker/job.h"
+#include "daemon/worker/pace.h"
+
+#define AHEAD 2u /* pieces queued: the device goes from one to the next while we look at what is done */
 
 struct forms {
     struct codec_job codec;
@@ -77,6 +82,110 @@ static int check_quality(const struct job_encode_request *r, const struct hbm_re
     return 0;
 }
 
+/* ---- Pieces ---- */
+
+struct coding {
+    struct job *job;
+    struct code_cut cut;
+    unsigned char *sums; /* scratch memory of the device's, a tally a piece; NULL: it decodes */
+    struct device_mark marks[AHEAD];
+};
+
+static int queue_piece(struct coding *c, uint64_t index, struct failure *failure)
+{
+    struct codec_job piece = code_cut_piece(&c->cut, index);
+    struct device_mark *mark = &c->marks[index % AHEAD];
+
+    if (pace_wait(c->job, code_cut_bytes(&c->cut, index), failure) || (!mark->event && device_mark_new(mark, failure)))
+        return failure->error;
+    if (c->sums ? device_encode_queued(DEVICE_COMPUTE, &piece, (struct codec_tally *)c->sums + index, failure)
+                : device_decode_queued(DEVICE_COMPUTE, &piece, failure))
+        return failure->error;
+    return device_mark(DEVICE_COMPUTE, mark, failure);
+}
+
+static int land_piece(struct coding *c, uint64_t index, struct failure *failure)
+{
+    if (!device_wait(&c->marks[index % AHEAD], failure))
+        job_advance(c->job, code_cut_bytes(&c->cut, index));
+    return failure->error;
+}
+
+static int run_pieces(struct coding *c, struct failure *failure)
+{
+    uint64_t landed = 0;
+
+    for (uint64_t i = 0; i < c->cut.pieces; i++)
+        if ((i >= AHEAD && land_piece(c, landed++, failure)) || queue_piece(c, i, failure))
+            return failure->error;
+    while (landed < c->cut.pieces)
+        if (land_piece(c, landed++, failure))
+            return failure->error;
+    return 0;
+}
+
+/* Nothing is queued any more when this returns. */
+static int code_pieces(struct coding *c, struct failure *failure)
+{
+    if (run_pieces(c, failure))
+        device_drain(DEVICE_COMPUTE);
+    for (unsigned i = 0; i < AHEAD; i++)
+        device_mark_free(&c->marks[i]);
+    return failure->error;
+}
+
+static int join_sums(struct coding *c, struct hbm_receipt *receipt, struct failure *failure)
+{
+    uint64_t n = c->cut.pieces, elements = 0;
+    _cleanup_free_ struct codec_tally *tallies = calloc(n, sizeof(*tallies));
+    struct codec_tally sum = {0};
+
+    if (!tallies)
+        return fail(failure, HBM_E_SYSTEM, "out of memory for the sums of %llu pieces", (unsigned long long)n);
+    if (device_copy(DEVICE_COMPUTE, tallies, c->sums, n * sizeof(*tallies), failure))
+        return failure->error;
+    device_drain(DEVICE_COMPUTE);
+    for (uint64_t i = 0; i < n; i++) {
+        codec_tally_join(&sum, &tallies[i]);
+        elements += code_cut_bytes(&c->cut, i) / (hbm_dtype_bits(c->cut.whole.dtype) / 8);
+    }
+    codec_receipt_of(&sum, elements, receipt);
+    return 0;
+}
+
+static int encode_pieces(struct coding *c, struct hbm_receipt *receipt, struct failure *failure)
+{
+    uint64_t bytes = c->cut.pieces * sizeof(struct codec_tally), start = monotonic_ns();
+
+    if (device_scratch_new(bytes, &c->sums, failure))
+        return failure->error;
+    if (!device_clear(DEVICE_COMPUTE, c->sums, bytes, failure) && !code_pieces(c, failure))
+        join_sums(c, receipt, failure);
+    receipt->seconds = (double)(monotonic_ns() - start) / 1e9;
+    device_scratch_free(c->sums, bytes);
+    return failure->error;
+}
+
+static int encode(struct job *job, const struct codec_job *codec, struct hbm_receipt *receipt)
+{
+    struct coding c = {.job = job, .cut = code_cut(codec, true, device_codes_at_once())};
+
+    if (c.cut.pieces > 1)
+        return encode_pieces(&c, receipt, &job->failure);
+    return pace_wait(job, 0, &job->failure) ? job->failure.error : device_encode(codec, receipt, &job->failure);
+}
+
+static int decode(struct job *job, const struct codec_job *codec)
+{
+    struct coding c = {.job = job, .cut = code_cut(codec, false, device_codes_at_once())};
+
+    if (c.cut.pieces > 1)
+        return code_pieces(&c, &job->failure);
+    return pace_wait(job, 0, &job->failure) ? job->failure.error : device_decode(codec, &job->failure);
+}
+
+/* ---- The jobs ---- */
+
 void job_encode(struct job *job)
 {
     const struct job_encode_request *r = &job->request.encode;
@@ -89,7 +198,7 @@ void job_encode(struct job *job)
     f.codec.raw_in = f.source.bytes + r->code.raw_offset;
     f.codec.data = f.target.bytes + r->code.data_offset;
     f.codec.scale = f.scale_bytes ? (float *)(f.target.bytes + r->code.scale_offset) : NULL;
-    if (!device_encode(&f.codec, receipt, &job->failure)) {
+    if (!encode(job, &f.codec, receipt)) {
         receipt->bytes_before = f.raw_bytes;
         receipt->bytes_after = f.data_bytes + f.scale_bytes;
         check_quality(r, receipt, &job->failure);
@@ -109,7 +218,7 @@ void job_decode(struct job *job)
     f.codec.raw_out = f.target.bytes + r->code.raw_offset;
     f.codec.data = f.source.bytes + r->code.data_offset;
     f.codec.scale = f.scale_bytes ? (float *)(f.source.bytes + r->code.scale_offset) : NULL;
-    device_decode(&f.codec, &job->failure);
+    decode(job, &f.codec);
     close_forms(&f);
     job->reply.decode.nanoseconds = monotonic_ns() - start;
 }

@@ -77,6 +77,8 @@ void device_unpin(void *bytes);
 /* Codecs on mapped addresses. encode fills the receipt but for bytes_*. */
 int device_encode(const struct codec_job *job, struct hbm_receipt *receipt, struct failure *failure);
 int device_decode(const struct codec_job *job, struct failure *failure);
+/* Raw bytes that are coded in one go: a larger buffer is coded in pieces, by the queue below. */
+uint64_t device_codes_at_once(void);
 
 /* What a pipeline is made of: queued on a stream, and done when a mark behind it is. The codecs' own work, the sums that
  * an encoder leaves, and what else passes through lie in scratch memory of the device's; tallies come down by

@@ -119,8 +119,10 @@ static int hold(struct job *job, struct failure *failure)
 
     if (fd >= 0 && write(fd, "held\n", 5) < 0)
         log_warning("HBM_WORKER_FAULT_HELD: %s cannot be written", path);
-    while (!job_poll(job, failure))
+    while (!job_poll(job, failure)) {
+        job_advance(job, 0); /* what is done is told, as by any job that waits */
         nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+    }
     return failure->error;
 }
 

@@ -290,6 +290,40 @@ static void codecs_agree_with_plain_arithmetic(unsigned stored_kind, const char 
     free(x), free(q);
 }
 
+/* Three pieces of 256 MiB at most. Every channel's scale is 1: what is encoded and decoded is the same to the bit. */
+static void a_large_buffer_is_coded_in_pieces(void)
+{
+    enum { ROW = 1024, ROWS = 150001 };
+    uint64_t n = (uint64_t)ROWS * ROW, scales = (n + 255) / 256 * 256;
+    struct ask_extent raw = {.fd = -1}, stored = {.fd = -1};
+    float *x = malloc(n * sizeof(*x)), *back = calloc(n, sizeof(*back));
+    struct job_code code = {.scale_offset = scales,
+                            .dims = {ROWS, ROW},
+                            .rank = 2,
+                            .dtype = HBM_F32,
+                            .encoding = {.codec = HBM_CODEC_INT8, .granularity = HBM_PER_CHANNEL, .stored = HBM_I8}};
+    union job_reply reply = {0};
+
+    for (uint64_t i = 0; x && i < n; i++)
+        x[i] = (float)((int)((i % ROW + i / ROW) * 37 % 255) - 127);
+    bool good = x && back && is(ask_create(&worker, JOB_EXTENT_DEVICE, n * 4, &raw), 0) &&
+                is(ask_create(&worker, JOB_EXTENT_DEVICE, scales + ROWS * 4, &stored), 0) && put(&raw, 0, x, n * 4);
+    struct job_encode_request encode = {.source = raw.extent, .target = stored.extent, .code = code};
+    struct job_decode_request decode = {.source = stored.extent, .target = raw.extent, .code = code};
+    int fds[] = {raw.fd, stored.fd}, there[] = {stored.fd, raw.fd};
+
+    good = good && is(ask_job(&worker, JOB_ENCODE, &encode, fds, 2, &reply, NULL), 0);
+    const struct hbm_receipt *receipt = &reply.encode.receipt;
+    ok(good && receipt->elements == n && receipt->max_abs_error == 0 && receipt->clipped_fraction == 0 && receipt->seconds > 0 &&
+           receipt->bytes_after == n + (uint64_t)ROWS * 4,
+       "a buffer of more than one piece is encoded with one receipt");
+    good = good && put(&raw, 0, back, n * 4) && is(ask_job(&worker, JOB_DECODE, &decode, there, 2, &reply, NULL), 0) &&
+           get(&raw, 0, back, n * 4);
+    ok(good && !memcmp(back, x, n * 4), "and every piece of it is decoded to where it was");
+    ask_drop(&worker, &raw), ask_drop(&worker, &stored);
+    free(x), free(back);
+}
+
 static void files_go_straight_to_device_memory(void)
 {
     enum { SMALL = 2000 };
@@ -557,6 +591,7 @@ int main(int argc, char **argv)
     the_context_goes_when_idle_and_comes_back();
     codecs_agree_with_plain_arithmetic(JOB_EXTENT_DEVICE, "device");
     codecs_agree_with_plain_arithmetic(JOB_EXTENT_HOST, "host");
+    a_large_buffer_is_coded_in_pieces();
     files_go_straight_to_device_memory();
     what_is_no_memory_is_refused();
     a_large_copy_can_be_cancelled();
