@@ -27,6 +27,15 @@ static int bench_by_value(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
+/* How many samples: all, or as few as the environment's RUNS says. */
+static inline unsigned bench_runs(unsigned all)
+{
+    const char *text = getenv("RUNS");
+    unsigned runs = text ? (unsigned)strtoul(text, NULL, 10) : all;
+
+    return runs && runs < all ? runs : all;
+}
+
 /* The sample below which `part` of them lie. Sorts. */
 static inline double bench_quantile(double *samples, size_t n, double part)
 {
@@ -92,6 +101,15 @@ static inline void bench_take(struct bench_row *row, double *samples, size_t n, 
     row->ours = bench_quantile(samples, n, part) * scale;
     row->low = bench_quantile(samples, n, 0.05) * scale;
     row->high = bench_quantile(samples, n, 0.95) * scale;
+    row->samples = n;
+}
+
+/* The same as GB/s, of the seconds that so many bytes took each time. */
+static inline void bench_take_rate(struct bench_row *row, double *seconds, size_t n, size_t bytes)
+{
+    row->ours = (double)bytes / 1e9 / bench_quantile(seconds, n, 0.5);
+    row->low = (double)bytes / 1e9 / bench_quantile(seconds, n, 0.95);
+    row->high = (double)bytes / 1e9 / bench_quantile(seconds, n, 0.05);
     row->samples = n;
 }
 
