@@ -79,7 +79,8 @@ $(GPU_TESTS): $(BUILD)/tests/%: $(BUILD)/obj/tests/gpu/%$$(if $$(wildcard tests/
 worker_bench_PARTS = $(addprefix daemon/worker/,cipher.c failure.c)
 worker_bench_LIBS = libcrypto
 
-$(BENCHES): $(BUILD)/bench/%: $(BUILD)/obj/tests/bench/%.o $$(call objects,$$($$*_PARTS)) $(BUILD)/libhbm.a
+$(BENCHES): $(BUILD)/bench/%: $(BUILD)/obj/tests/bench/%.o $$(call objects,$$($$*_PARTS)) \
+		$$(call cuda_objects,$$($$*_CUDA)) $(BUILD)/libhbm.a
 	@mkdir -p $(@D)
 	$(LINK) $^ -o $@ $(call pc,libs,libxxhash $($*_LIBS)) $($*_TAIL) -ldl -lm
 
@@ -91,8 +92,11 @@ $(BUILD)/soak/client: $(call objects,$(wildcard tests/soak/*.c)) $(BUILD)/libhbm
 	@mkdir -p $(@D)
 	$(LINK) $^ -o $@ -ldl -lm
 
-# Measures bare pinned copies too, where the CUDA runtime is there to make them.
+# Bare pinned copies and kernels are measured too where the CUDA runtime is there to make them.
 ifneq ($(NVCC),)
+$(BUILD)/obj/tests/bench/kernel_bench.o: EXTRA_CFLAGS += -DHBM_BENCH_CUDA
+kernel_bench_CUDA = tests/bench/grind.cu
+kernel_bench_TAIL = $(CUDA_LIBS) -lstdc++
 $(BUILD)/obj/tests/bench/worker_bench.o: EXTRA_CFLAGS += -DHBM_BENCH_CUDA
 worker_bench_TAIL = $(CUDA_LIBS) -lstdc++
 endif
@@ -135,12 +139,12 @@ inject: ## every call of memory and of the kernel fails once, in every flow (mak
 	@$(MAKE) $(JOBS) --no-print-directory asan
 	@tests/tools/check.sh inject '$(BUILD)' '$(BUILD)/asan'
 
-bench: ## measure the host device beside what the machine itself does
+bench: ## measure the host device beside what the machine itself does (ONLY=offload,wake: a part), and plot it
 	@$(INSTALL_DEPS) build bench
 	@$(MAKE) $(JOBS) --no-print-directory benches
 	@BUILD='$(BUILD)' tests/bench/run.sh host
 
-bench-gpu: ## measure on the GPU beside the bare driver calls and copies
+bench-gpu: ## measure on the GPU beside the bare driver calls and copies (ONLY=...: a part), and plot it
 	@$(INSTALL_DEPS) build bench
 	@$(MAKE) $(JOBS) --no-print-directory benches
 	@BUILD='$(BUILD)' tests/bench/run.sh gpu
