@@ -20,6 +20,7 @@ typedef struct {
 
 static struct {
     CUresult (*create)(CUmemGenericAllocationHandle *, size_t, const CUmemAllocationProp *, unsigned long long);
+    CUresult (*attribute)(int *, int, CUdevice);
     CUresult (*export)(void *, CUmemGenericAllocationHandle, int, unsigned long long);
     CUresult (*host_alloc)(void **, size_t, unsigned);
     CUresult (*host_free)(void *);
@@ -61,6 +62,7 @@ static inline const struct cuda_driver *driver_open(void)
     driver_must(driver->primary_retain(&context, device), "cuDevicePrimaryCtxRetain");
     driver_must(driver->context_set(context), "cuCtxSetCurrent");
     *(void **)&driver_more.create = driver_symbol("cuMemCreate");
+    *(void **)&driver_more.attribute = driver_symbol("cuDeviceGetAttribute");
     *(void **)&driver_more.export = driver_symbol("cuMemExportToShareableHandle");
     *(void **)&driver_more.host_alloc = driver_symbol("cuMemHostAlloc");
     *(void **)&driver_more.host_free = driver_symbol("cuMemFreeHost");
@@ -73,20 +75,43 @@ static inline const struct cuda_driver *driver_open(void)
     return driver;
 }
 
+static inline int driver_export_of(const struct cuda_driver *driver, size_t size, const CUmemAllocationProp *prop)
+{
+    CUmemGenericAllocationHandle handle;
+    int fd = -1;
+
+    if (driver_more.create(&handle, size, prop, 0))
+        return -1;
+    driver_must(driver_more.export(&fd, handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0), "cuMemExportToShareableHandle");
+    driver_must(driver->release(handle), "cuMemRelease");
+    return fd;
+}
+
 /* An allocation of device 0 that nobody maps, as a POSIX fd. */
 static inline int driver_export(const struct cuda_driver *driver, size_t size)
 {
     CUmemAllocationProp prop = {1, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, {CU_MEM_LOCATION_TYPE_DEVICE, 0}, NULL, {0}};
-    CUmemGenericAllocationHandle handle;
-    int fd = -1;
 
     prop.flags.rdma = 1; /* as the daemon's, where the device has it */
-    if (driver_more.create(&handle, size, &prop, 0)) {
-        prop.flags.rdma = 0;
-        driver_must(driver_more.create(&handle, size, &prop, 0), "cuMemCreate");
-    }
-    driver_must(driver_more.export(&fd, handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0), "cuMemExportToShareableHandle");
-    driver_must(driver->release(handle), "cuMemRelease");
+    int fd = driver_export_of(driver, size, &prop);
+    prop.flags.rdma = 0;
+    if (fd < 0 && (fd = driver_export_of(driver, size, &prop)) < 0)
+        fprintf(stderr, "cuMemCreate of %zu bytes fails\n", size), exit(1);
+    return fd;
+}
+
+/* The same of pinned host memory on device 0's node. */
+static inline int driver_export_host(const struct cuda_driver *driver, size_t size)
+{
+    CUmemAllocationProp prop = {1, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, {CU_MEM_LOCATION_TYPE_HOST_NUMA, 0}, NULL, {0}};
+    CUdevice device;
+
+    driver_must(driver->device_get(&device, 0), "cuDeviceGet");
+    if (driver_more.attribute(&prop.location.id, 134 /* CU_DEVICE_ATTRIBUTE_HOST_NUMA_ID */, device) || prop.location.id < 0)
+        prop.location.id = 0; /* a machine without NUMA has one node */
+    int fd = driver_export_of(driver, size, &prop);
+    if (fd < 0)
+        fprintf(stderr, "cuMemCreate of %zu bytes of host memory fails\n", size), exit(1);
     return fd;
 }
 
