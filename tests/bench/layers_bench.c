@@ -1,6 +1,11 @@
 /* A layer-by-layer forward with 30 % of the layers in host memory and two on their way, beside the same one with
  * all of them resident: once with as much work a layer as gives the link time for it, once with a quarter of that.
- * usage: layers_bench [MIB]      MIB: of a layer */
+ * A last one is traced for plot.py. usage: layers_bench [MIB]      MIB: of a layer */
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "tests/bench/control.h"
+#include "tests/bench/trace.h"
 #include "tests/bench/work.h"
 
 #define LAYERS 10u
@@ -125,6 +130,79 @@ static void measure(const char *what, unsigned passes, bool has_aim)
     bench_print(&row);
 }
 
+/* ---- A trace: when each layer was worked on, and when it was on its way ---- */
+
+static struct {
+    FILE *file;
+    double start;
+    atomic_bool ends;
+    struct {
+        bool moving, away; /* away: it was not on the device when its move began */
+        double since;
+    } layers[LAYERS];
+} trace;
+
+/* One look at where the layers are. */
+static void look(struct control *control)
+{
+    const char *row = control_ask(control, "hbm.ls", "{\"glob\":\"" NAME "/*\"}");
+    double now = bench_now() - trace.start;
+    unsigned layer;
+
+    while (sscanf(row = control_value(row, "name"), "\"" NAME "/layers.%u\"", &layer) == 1) {
+        bool moving = !strncmp(control_value(row, "state"), "\"moving", 7);
+        bool away = strncmp(control_value(row, "tier"), "\"device", 7) != 0;
+        if (layer >= LAYERS || trace.layers[layer].moving == moving)
+            continue;
+        if (!moving)
+            trace_lane(trace.file, trace.layers[layer].away ? "to the device" : "to host memory", layer,
+                       trace.layers[layer].since, now);
+        trace.layers[layer].moving = moving;
+        trace.layers[layer].away = away;
+        trace.layers[layer].since = now;
+    }
+}
+
+static void *watch(void *control)
+{
+    while (!atomic_load(&trace.ends))
+        look(control);
+    return NULL;
+}
+
+/* In a window as it is; each layer's work is waited for, so that its time is known. */
+static void traced_forward(unsigned passes)
+{
+    static struct control control;
+    struct hbm_info info;
+    pthread_t watcher;
+
+    trace.file = trace_open();
+    if (!trace.file)
+        return;
+    control_open(&control);
+    trace.start = bench_now();
+    if (pthread_create(&watcher, NULL, watch, &control))
+        perror("a thread"), exit(1);
+    for (unsigned turn = 0; turn < 2 * LAYERS; turn++) {
+        unsigned at = turn % LAYERS;
+        double asked = bench_now() - trace.start;
+        bench_must(hbm_model_lock(model, groups[at], HBM_FOREVER), "hbm_model_lock");
+        double locked = bench_now() - trace.start;
+        hbm_model_buffer(model, at, &info);
+        work_on(&work, info.pointer, info.size, passes);
+        work_wait(&work);
+        double done = bench_now() - trace.start;
+        bench_must(hbm_model_unlock(model, groups[at], NULL, 0), "hbm_model_unlock");
+        trace_lane(trace.file, "waiting", at, asked, locked);
+        trace_lane(trace.file, "computing", at, locked, done);
+    }
+    atomic_store(&trace.ends, true);
+    pthread_join(watcher, NULL);
+    close(control.fd);
+    trace_close(trace.file);
+}
+
 int main(int argc, char **argv)
 {
     session = bench_open(0);
@@ -142,6 +220,7 @@ int main(int argc, char **argv)
     bench_must(hbm_model_order(model, NULL, 0, AHEAD), "hbm_model_order");
     measure("the link has twice the time", passes, true);
     measure("the link has half the time", passes / 4 ? passes / 4 : 1, false);
+    traced_forward(passes); /* in the window of the last one */
     bench_must(hbm_model_window(model, HBM_FOREVER, 0), "hbm_model_window");
     verify(size);
     bench_must(hbm_model_detach(model), "hbm_model_detach");
