@@ -44,12 +44,12 @@ def codec_rows():
 
 # The worker's job -> the bare thing of the same size beside it, and how much of it is wanted.
 WORKER = {
-    "device to host": ("bare pinned copy down", 0.85),
-    "host to device": ("bare pinned copy up", 0.85),
-    "both at once": ("bare pinned copies, both", 0.85),
-    "device to host, checksum": ("bare pinned copy down", 0.85),
-    "host to device, checksum": ("bare pinned copy up", 0.85),
-    "both at once, checksum": ("bare pinned copies, both", None),
+    "device to host": ("bare pinned copy down", 0.95),
+    "host to device": ("bare pinned copy up", 0.95),
+    "both at once": ("bare pinned copies, both", 0.90),
+    "device to host, checksum": ("bare pinned copy down", 0.95),
+    "host to device, checksum": ("bare pinned copy up", 0.95),
+    "both at once, checksum": ("bare pinned copies, both", 0.90),
     "file to device": ("O_DIRECT reads, bare", 0.80),
     "disk to device, checksum": ("O_DIRECT reads, bare", None),
     "device to disk, checksum": (None, None),
@@ -68,7 +68,7 @@ def worker_rows():
         if row["what"] in WORKER:
             bare, bound = WORKER[row["what"]]
             yield ratio_row(f"worker: {row['what']}, {row['bytes'] >> 20} MiB", "GB/s", row["gb_s"], row["slowest"],
-                            row["fastest"], speed.get((bare, row["bytes"])), bare, bound, data["rounds"])
+                            row["fastest"], speed.get((bare, row["bytes"])), bare, bound, row["rounds"])
 
 
 def ask(*command):

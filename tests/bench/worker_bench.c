@@ -20,8 +20,9 @@
 
 #define MIB ((uint64_t)1 << 20)
 #define ROUNDS 20
-#define FILE_ROUNDS 5
-#define FILE_BYTES (2048 * MIB)
+#define LARGE_ROUNDS 6 /* of 4 GiB and more */
+#define FILE_ROUNDS 4
+#define FILE_BYTES (1024 * MIB)
 #define BLOCK (16 * MIB)
 #define NOISE (64 * MIB)
 #define CIPHER_THREADS 4 /* lanes that a job runs, with the staging pool as hbmd.conf has it */
@@ -61,8 +62,8 @@ static double report(const char *what, uint64_t bytes, double *seconds, unsigned
         printf("  %5.1f %% of bare", 100 * median / bare);
     printf("\n");
     fflush(stdout);
-    fprintf(json, "%s\n  {\"what\": \"%s\", \"bytes\": %llu, \"gb_s\": %.3f, \"slowest\": %.3f, \"fastest\": %.3f",
-            first_row ? "" : ",", what, (unsigned long long)bytes, median, gb / seconds[n - 1], gb / seconds[0]);
+    fprintf(json, "%s\n  {\"what\": \"%s\", \"bytes\": %llu, \"gb_s\": %.3f, \"slowest\": %.3f, \"fastest\": %.3f, \"rounds\": %u",
+            first_row ? "" : ",", what, (unsigned long long)bytes, median, gb / seconds[n - 1], gb / seconds[0], n);
     if (bare > 0)
         fprintf(json, ", \"of_bare\": %.4f", median / bare);
     fprintf(json, "}");
@@ -118,6 +119,11 @@ static void finish(unsigned n)
             die("copy");
 }
 
+static int rounds_of(uint64_t size)
+{
+    return size < 4096 * MIB ? ROUNDS : LARGE_ROUNDS;
+}
+
 /* Fills an extent with the same random bytes over and over, through a file job. */
 static void poison(const struct ask_extent *e)
 {
@@ -155,9 +161,10 @@ static void bench_copies(const struct sides *s, unsigned flags, const char *suff
 {
     uint64_t size = s->d1.extent.size;
     double down[ROUNDS], up[ROUNDS], both[ROUNDS];
+    const int rounds = rounds_of(size);
     char what[64];
 
-    for (int i = -2; i < ROUNDS; i++) { /* two rounds to warm up */
+    for (int i = -2; i < rounds; i++) { /* two rounds to warm up */
         double t0 = now();
         send_copy(&s->d1, &s->h1, flags);
         finish(1);
@@ -173,11 +180,11 @@ static void bench_copies(const struct sides *s, unsigned flags, const char *suff
             down[i] = t1 - t0, up[i] = t2 - t1, both[i] = t3 - t2;
     }
     snprintf(what, sizeof(what), "device to host%s", suffix);
-    report(what, size, down, ROUNDS, bare->down);
+    report(what, size, down, (unsigned)rounds, bare->down);
     snprintf(what, sizeof(what), "host to device%s", suffix);
-    report(what, size, up, ROUNDS, bare->up);
+    report(what, size, up, (unsigned)rounds, bare->up);
     snprintf(what, sizeof(what), "both at once%s", suffix);
-    report(what, 2 * size, both, ROUNDS, bare->both);
+    report(what, 2 * size, both, (unsigned)rounds, bare->both);
 }
 
 static void bench_size(uint64_t size, const struct bare *bare)
@@ -202,6 +209,7 @@ static struct bare bench_bare(uint64_t size)
 {
     void *host[2] = {NULL, NULL}, *device[2] = {NULL, NULL};
     double down[ROUNDS], up[ROUNDS], both[ROUNDS];
+    const int rounds = rounds_of(size);
     cudaStream_t s[2];
 
     for (unsigned i = 0; i < 2; i++)
@@ -209,7 +217,7 @@ static struct bare bench_bare(uint64_t size)
             cudaStreamCreate(&s[i]))
             die("cuda memory");
     memset(host[1], 0xa5, size);
-    for (int i = -2; i < ROUNDS; i++) {
+    for (int i = -2; i < rounds; i++) {
         double t0 = now();
         cudaMemcpyAsync(host[0], device[0], size, cudaMemcpyDeviceToHost, s[0]);
         cudaStreamSynchronize(s[0]);
@@ -225,9 +233,9 @@ static struct bare bench_bare(uint64_t size)
         if (i >= 0)
             down[i] = t1 - t0, up[i] = t2 - t1, both[i] = t3 - t2;
     }
-    struct bare bare = {report("bare pinned copy down", size, down, ROUNDS, 0),
-                        report("bare pinned copy up", size, up, ROUNDS, 0),
-                        report("bare pinned copies, both", 2 * size, both, ROUNDS, 0)};
+    struct bare bare = {report("bare pinned copy down", size, down, (unsigned)rounds, 0),
+                        report("bare pinned copy up", size, up, (unsigned)rounds, 0),
+                        report("bare pinned copies, both", 2 * size, both, (unsigned)rounds, 0)};
     for (unsigned i = 0; i < 2; i++)
         cudaFreeHost(host[i]), cudaFree(device[i]), cudaStreamDestroy(s[i]);
     return bare;
@@ -310,8 +318,8 @@ static void bench_disk(bool encrypted)
         double t0 = now();
         send_copy(&e, &disk, JOB_CHECKSUM);
         finish(1);
-        double t1 = now(), direct = read_bare(disk.fd), t2 = now();
-        if (ask_file(&worker, &e, disk.fd, memfd, 1, false, NULL))
+        double t1 = now(), direct = encrypted ? 0 : read_bare(disk.fd), t2 = now();
+        if (!encrypted && ask_file(&worker, &e, disk.fd, memfd, 1, false, NULL))
             die("file");
         double t3 = now();
         send_copy(&disk, &e, JOB_CHECKSUM);
@@ -320,9 +328,11 @@ static void bench_disk(bool encrypted)
         if (i >= 0)
             to_disk[i] = t1 - t0, bare[i] = direct, file_job[i] = t3 - t2, from_disk[i] = t4 - t3;
     }
-    double direct_gb_s = report("O_DIRECT reads, bare", FILE_BYTES, bare, FILE_ROUNDS, 0);
-    if (!encrypted)
+    double direct_gb_s = 0;
+    if (!encrypted) {
+        direct_gb_s = report("O_DIRECT reads, bare", FILE_BYTES, bare, FILE_ROUNDS, 0);
         report("file to device", FILE_BYTES, file_job, FILE_ROUNDS, direct_gb_s);
+    }
     snprintf(from, sizeof(from), "disk to device, checksum%s", suffix);
     snprintf(to, sizeof(to), "device to disk, checksum%s", suffix);
     report(from, FILE_BYTES, from_disk, FILE_ROUNDS, direct_gb_s);
