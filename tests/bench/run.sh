@@ -1,15 +1,19 @@
 #!/usr/bin/env bash
-# Measures a private daemon on the host device or the GPU, beside what the machine itself does in the same run; prints
-# one table and writes it as JSON to tests/bench/results/.
-# usage: run.sh host|gpu      (BUILD: where the programs are; LOAD_GIB, LOAD_RUNS: size and repetitions of the load;
-#                              DISK_MIB, DISK_RUNS: of what goes to disk and back)
+# Measures a private daemon on the host device or the GPU, beside what the machine itself does in the same run; prints one
+# table and writes it as JSON to tests/bench/results/, with plots of what moved when beside it.
+# usage: run.sh host|gpu      (BUILD: where the programs are; ONLY=offload,wake: these programs alone; RUNS: at most so many
+#                              samples of what takes long; OFFLOAD_MIB, KERNEL_MIB, LIVE_MIB, LAYER_MIB, WAKE_MIB, LINKS_MIB:
+#                              sizes of what moves; LOAD_GIB, LOAD_RUNS, DISK_MIB, DISK_RUNS: likewise; HOST_DEVICES: so many
+#                              devices of host memory)
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
 mode=${1:?usage: run.sh host|gpu}
 build=${BUILD:-build}
 load_gib=${LOAD_GIB:-4} load_runs=${LOAD_RUNS:-20}
-disk_mib=${DISK_MIB:-1024} disk_runs=${DISK_RUNS:-20}
+disk_mib=${DISK_MIB:-512} disk_runs=${DISK_RUNS:-7}
+read -ra offload_mib <<<"${OFFLOAD_MIB:-}"
+export BENCH_TRACE
 device=host worker=$build/hbm-worker-cuda
 if [ "$mode" = gpu ]; then
     device=cuda
@@ -18,6 +22,7 @@ if [ "$mode" = gpu ]; then
 fi
 dir=$(mktemp -d "$build/bench.XXXX")
 export HBM_RUNTIME_DIR=$dir/run
+BENCH_TRACE=$dir/trace
 daemon='' failed=0
 unset NOTIFY_SOCKET LISTEN_FDS LISTEN_PID
 
@@ -41,13 +46,48 @@ row() { # WHAT UNIT OURS AIM OK SAMPLES
     printf '{"what": "%s", "unit": "%s", "ours": %s, "low": %s, "high": %s, "aim": "%s", "ok": %s, "samples": %s}\n' \
         "$1" "$2" "$3" "$3" "$3" "$4" "$5" "$6" >>"$dir/rows"
 }
-measure() { # PROGRAM ARGUMENTS...
+left_out() { echo "left out: $1" >&2; }
+chosen() { # PROGRAM, with or without _bench
+    [ -z "${ONLY:-}" ] || [[ ,$ONLY, == *,$1,* ]] || [[ ,$ONLY, == *,${1%_bench},* ]]
+}
+timed() { # WHAT COMMAND...     its rows come to stdout
+    local since=$SECONDS
     echo "measuring: $1" >&2
-    "$build/bench/$1" "${@:2}" >>"$dir/rows" || { echo "  $1 failed" >&2; failed=$((failed + 1)); }
+    "${@:2}" || { echo "  $1 failed" >&2; failed=$((failed + 1)); }
+    echo "  $1: $((SECONDS - since)) s" >&2
+}
+measure() { # PROGRAM ARGUMENTS...
+    if chosen "$1"; then timed "$1" "$build/bench/$1" "${@:2}" >>"$dir/rows"; fi
+}
+script() { # NAME ARGUMENTS...
+    if chosen "$1"; then timed "$1" python3 "tests/bench/$1.py" "$build/hbmctl" "${@:2}" >>"$dir/rows"; fi
+}
+
+# Doing nothing, once the worker has had time to drop its context. Early: what large moves leave in the host pool goes a minute
+# later, and that wakes the owner.
+measure_idle() {
+    local before woken rss worker_pid contexts
+    sleep 12
+    switches() { cat "/proc/$owner"/task/*/status | awk '/ctxt_switches/ {n += $2} END {print n}'; }
+    before=$(switches)
+    sleep 5
+    woken=$(($(switches) - before))
+    rss=$(awk '/^VmRSS/ {print $2}' "/proc/$owner/status")
+    row 'idle owner: memory' MB "$(awk "BEGIN {print $rss / 1024}")" '<= 20' "$([ "$rss" -le 20480 ] && echo true || echo false)" 1
+    row 'idle owner: wake-ups in 5 s' '' "$woken" '<= 0' "$([ "$woken" -eq 0 ] && echo true || echo false)" 1
+    if [ "$mode" = gpu ]; then
+        worker_pid=$(ctl --json devices | pick "d[0]['worker_pid']")
+        contexts=$(nvidia-smi --query-compute-apps=pid --format=csv,noheader | grep -cx " *$worker_pid" || true)
+        row 'idle worker: CUDA contexts' '' "$contexts" '<= 0' "$([ "$contexts" -eq 0 ] && echo true || echo false)" 1
+    fi
 }
 
 mkdir "$dir/state"
-"$build/hbmd" --device "$device" --runtime-dir "$HBM_RUNTIME_DIR" --state-dir "$dir/state" >"$dir/log" 2>&1 </dev/null &
+touch "$dir/rows"
+# Room for a large model, and for a thousand loose tensors.
+printf '%s\n' 'host_bytes = 60%' 'account_objects = 0' "host_devices = ${HOST_DEVICES:-1}" >"$dir/hbmd.conf"
+"$build/hbmd" --config "$dir/hbmd.conf" --device "$device" --runtime-dir "$HBM_RUNTIME_DIR" --state-dir "$dir/state" \
+    >"$dir/log" 2>&1 </dev/null &
 daemon=$!
 for _ in {1..200}; do
     if [ "$(ctl --json devices 2>/dev/null | pick "len(d) > 0 and all(v['state'] == 'ready' for v in d)" 2>/dev/null)" = True ]; then
@@ -63,47 +103,43 @@ measure socket_bench "$owner"
 measure flood_bench
 measure lock_bench
 measure attach_bench
-ctl rm bench-model >/dev/null || true
+ctl rm bench-model >/dev/null 2>&1 || true
 measure cycles_bench "$owner"
-measure offload_bench
-measure layers_bench
-ctl rm bench-layers >/dev/null || true
-echo "measuring: load of $load_gib GiB, $load_runs times" >&2
-python3 tests/bench/load.py "$build/hbmctl" "$dir/load.safetensors" "$load_gib" "$load_runs" >>"$dir/rows" ||
-    { echo '  load failed' >&2; failed=$((failed + 1)); }
-rm -f "$dir/load.safetensors"
-echo "measuring: $disk_mib MiB to disk and back, $disk_runs times" >&2
-python3 tests/bench/disk.py "$build/hbmctl" "$dir" "$disk_mib" "$disk_runs" >>"$dir/rows" ||
-    { echo '  disk failed' >&2; failed=$((failed + 1)); }
-
-# ---- Doing nothing: after all of the above, once the worker has had time to drop its context -----------------------------
-echo 'measuring: idle' >&2
-sleep 12
-switches() { cat "/proc/$owner"/task/*/status | awk '/ctxt_switches/ {n += $2} END {print n}'; }
-before=$(switches)
-sleep 5
-woken=$(($(switches) - before))
-rss=$(awk '/^VmRSS/ {print $2}' "/proc/$owner/status")
-row 'idle owner: memory' MB "$(awk "BEGIN {print $rss / 1024}")" '<= 20' "$([ "$rss" -le 20480 ] && echo true || echo false)" 1
-row 'idle owner: wake-ups in 5 s' '' "$woken" '<= 0' "$([ "$woken" -eq 0 ] && echo true || echo false)" 1
-if [ "$mode" = gpu ]; then
-    worker_pid=$(ctl --json devices | pick "d[0]['worker_pid']")
-    contexts=$(nvidia-smi --query-compute-apps=pid --format=csv,noheader | grep -cx " *$worker_pid" || true)
-    row 'idle worker: CUDA contexts' '' "$contexts" '<= 0' "$([ "$contexts" -eq 0 ] && echo true || echo false)" 1
+measure offload_bench "${offload_mib[@]}"
+if chosen idle; then timed idle measure_idle; fi
+measure pair_bench "${offload_mib[@]}"
+measure small_bench
+ctl rm bench-small >/dev/null 2>&1 || true
+measure kernel_bench ${KERNEL_MIB:+"$KERNEL_MIB"}
+measure live_bench ${LIVE_MIB:+"$LIVE_MIB"}
+if [ "$mode" = gpu ]; then measure pinning_bench; fi
+measure layers_bench ${LAYER_MIB:+"$LAYER_MIB"}
+ctl rm bench-layers >/dev/null 2>&1 || true
+measure wake_bench ${WAKE_MIB:+"$WAKE_MIB"}
+ctl rm bench-wake >/dev/null 2>&1 || true
+if [ "$(ctl --json devices | pick 'len(d)')" -ge 2 ]; then
+    measure links_bench "$dir/hbmd.conf" "$owner" ${LINKS_MIB:+"$LINKS_MIB"}
+else
+    left_out 'a restore over two links: there is one device'
 fi
+script load "$dir/load.safetensors" "$load_gib" "$load_runs"
+rm -f "$dir/load.safetensors"
+script disk "$dir" "$disk_mib" "$disk_runs"
+
 kill -TERM "$daemon"
 wait "$daemon" || { echo 'hbmd did not end in good order' >&2; failed=$((failed + 1)); }
 daemon=''
 
 # ---- The worker and the codecs by themselves ------------------------------------------------------------------------------
 alone() { # PROGRAM ARGUMENTS...
-    echo "measuring: $1" >&2
-    "$build/bench/$1" "${@:2}" >"$dir/$1.log" 2>&1 || { cat "$dir/$1.log" >&2; failed=$((failed + 1)); }
+    "$build/bench/$1" "${@:2}" >"$dir/$1.log" 2>&1 || { cat "$dir/$1.log" >&2; return 1; }
 }
 if [ "$mode" = gpu ]; then
-    alone worker_bench "$dir/worker.json" "$worker" "$dir"
-    alone codec_bench "$dir/codec.json"
+    if chosen worker_bench; then timed worker_bench alone worker_bench "$dir/worker.json" "$worker" "$dir"; fi
+    if chosen codec_bench; then timed codec_bench alone codec_bench "$dir/codec.json"; fi
 fi
 
-python3 tests/bench/table.py "$mode" "$dir" "tests/bench/results/$mode-$(date -u +%F).json"
+results=tests/bench/results
+python3 tests/bench/table.py "$mode" "$dir" "$results/$mode-$(date -u +%F)${ONLY:+-part}.json"
+python3 tests/bench/plot.py "$BENCH_TRACE" "$results/$mode" "$(cat "$dir/device")"
 [ "$failed" -eq 0 ] || { echo "$failed measurements failed" >&2; exit 1; }
