@@ -81,7 +81,7 @@ static void fake_event(uint32_t opcode, const void *body)
     fake_send(&(struct packet_header){.opcode = opcode}, body, wire_row(opcode)->request_size, NULL, 0);
 }
 
-static void ask_back(unsigned arena)
+static inline void ask_back(unsigned arena)
 {
     lockword_request(&fake.words[SLOT(arena)]);
     fake_event(WIRE_RECLAIM, &(struct wire_reclaim_request){.slot = SLOT(arena)});
@@ -441,7 +441,7 @@ static void *fake_run(void *unused)
     return NULL;
 }
 
-static int listen_at(const char *path)
+static inline int listen_at(const char *path)
 {
     struct sockaddr_un address = {.sun_family = AF_UNIX};
     int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
@@ -493,6 +493,8 @@ static int stop_fake(void **state)
     return 0;
 }
 
+#define TEST(name) cmocka_unit_test_setup_teardown(name, start_fake, stop_fake)
+
 /* ---- Helpers ---- */
 
 static hbm_session *open_with(unsigned flags)
@@ -503,7 +505,7 @@ static hbm_session *open_with(unsigned flags)
     return session;
 }
 
-static hbm_lease *attach(hbm_session *session, const char *name)
+static inline hbm_lease *attach(hbm_session *session, const char *name)
 {
     hbm_lease *lease = NULL;
 
@@ -518,17 +520,17 @@ static hbm_lease *attach(hbm_session *session, const char *name)
         MUST(condition);                                                                                           \
     } while (0)
 
-static bool is_mapped(const void *address)
+static inline bool is_mapped(const void *address)
 {
     return msync((void *)((uintptr_t)address & ~(uintptr_t)4095), 4096, MS_ASYNC) == 0;
 }
 
-static uint64_t word_of(unsigned arena)
+static inline uint64_t word_of(unsigned arena)
 {
     return fake.words[SLOT(arena)];
 }
 
-static unsigned count_fds(void)
+static inline unsigned count_fds(void)
 {
     DIR *dir = opendir("/proc/self/fd");
     unsigned n = 0;

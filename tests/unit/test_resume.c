@@ -637,8 +637,6 @@ static void many_cuts_leave_the_descriptors_as_they_were(void **state)
     hbm_close(session);
 }
 
-#define TEST(name) cmocka_unit_test_setup_teardown(name, start_fake, stop_fake)
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
