@@ -134,13 +134,27 @@ static void measure(const char *what, unsigned passes, bool has_aim)
 
 static struct {
     FILE *file;
-    double start;
+    double start, looked; /* looked: the last time; 0: not yet */
     atomic_bool ends;
     struct {
-        bool moving, away; /* away: it was not on the device when its move began */
-        double since;
+        bool moving, away; /* away: not on the device */
+        double since;      /* that it is on its way; 0: it was not seen to begin */
     } layers[LAYERS];
 } trace;
+
+static void see(unsigned layer, bool moving, bool away, double now)
+{
+    if (trace.looked > 0 && away != trace.layers[layer].away) { /* it has arrived, whatever it does next */
+        double since = trace.layers[layer].since;
+        trace_lane(trace.file, away ? "to host memory" : "to the device", layer, since > 0 ? since : trace.looked,
+                   now);
+        trace.layers[layer].since = 0;
+    } else if (moving != trace.layers[layer].moving) {
+        trace.layers[layer].since = moving ? now : 0;
+    }
+    trace.layers[layer].moving = moving;
+    trace.layers[layer].away = away;
+}
 
 /* One look at where the layers are. */
 static void look(struct control *control)
@@ -149,18 +163,11 @@ static void look(struct control *control)
     double now = bench_now() - trace.start;
     unsigned layer;
 
-    while (sscanf(row = control_value(row, "name"), "\"" NAME "/layers.%u\"", &layer) == 1) {
-        bool moving = !strncmp(control_value(row, "state"), "\"moving", 7);
-        bool away = strncmp(control_value(row, "tier"), "\"device", 7) != 0;
-        if (layer >= LAYERS || trace.layers[layer].moving == moving)
-            continue;
-        if (!moving)
-            trace_lane(trace.file, trace.layers[layer].away ? "to the device" : "to host memory", layer,
-                       trace.layers[layer].since, now);
-        trace.layers[layer].moving = moving;
-        trace.layers[layer].away = away;
-        trace.layers[layer].since = now;
-    }
+    while (sscanf(row = control_value(row, "name"), "\"" NAME "/layers.%u\"", &layer) == 1)
+        if (layer < LAYERS)
+            see(layer, !strncmp(control_value(row, "state"), "\"moving", 7),
+                strncmp(control_value(row, "tier"), "\"device", 7) != 0, now);
+    trace.looked = now;
 }
 
 static void *watch(void *control)

@@ -10,7 +10,7 @@
 #define RUNS 3u
 #define UNIT ((size_t)2 << 20)
 #define PROBE ((size_t)1 << 30) /* what the bandwidth is taken from */
-#define POLL_US 500
+#define POLL_US 2000
 
 static hbm_session *session;
 static hbm_model *model;
