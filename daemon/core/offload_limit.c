@@ -13,20 +13,15 @@ static double mib(uint64_t bytes)
     return (double)bytes / (1 << 20);
 }
 
-static uint64_t bytes_to_go(const struct model *model, const struct arenas *arenas)
+/* What of the arena would go, its scales included. */
+static uint64_t bytes_to_go(const struct arena *arena)
 {
     uint64_t bytes = 0;
 
-    for (size_t i = 0; i < arenas->n; i++) {
-        enum hbm_tier tier = arena_tier(arenas->at[i]);
-        if (tier == HBM_TIER_HOST || tier == HBM_TIER_DISK)
-            continue;
-        list_for_each (node, &arenas->at[i]->buffers) {
-            const struct buffer *buffer = list_entry(node, struct buffer, arena_node);
-            if (buffer->model == model || (buffer->parent && buffer->parent->model == model))
-                bytes += buffer->size;
-        }
-    }
+    if (arena_tier(arena) == HBM_TIER_HOST || arena_tier(arena) == HBM_TIER_DISK)
+        return 0;
+    list_for_each (node, &arena->buffers)
+        bytes += list_entry(node, struct buffer, arena_node)->size;
     return bytes;
 }
 
@@ -61,10 +56,10 @@ static bool is_within(const struct core *core, uint64_t away, uint64_t all)
     return (unsigned __int128)away * 100 <= (unsigned __int128)all * core->limits.offload_percent;
 }
 
-static int check_model(const struct core *core, const struct model *model, const struct arenas *arenas,
+static int check_model(const struct core *core, const struct model *model, const struct device *device,
                        enum hbm_tier tier, char *detail)
 {
-    uint64_t bytes[HBM_PLACES], go = bytes_to_go(model, arenas);
+    uint64_t bytes[HBM_PLACES], go = model->weight_goes;
 
     model_bytes(model, bytes);
     uint64_t away = bytes[HBM_TIER_HOST] + bytes[HBM_TIER_DISK], all = away + bytes[HBM_TIER_DEVICE] + bytes[HBM_TIER_PEER];
@@ -75,7 +70,7 @@ static int check_model(const struct core *core, const struct model *model, const
              "%.1f %% where offload_limit is %u %%",
              model->name, mib(all), mib(away), mib(go), 100.0 * (double)(away + go) / (double)all,
              core->limits.offload_percent);
-    add_reason(arenas->at[0]->device, model, away + go, tier, detail);
+    add_reason(device, model, away + go, tier, detail);
     return HBM_E_OFFLOAD_LIMIT;
 }
 
@@ -109,8 +104,24 @@ int offload_limit_check_window(const struct core *core, const struct model *mode
 
 int offload_limit_check(struct core *core, const struct arenas *arenas, enum hbm_tier tier, char *detail)
 {
-    list_for_each (node, &core->models) {
-        int error = check_model(core, list_entry(node, struct model, node), arenas, tier, detail);
+    uint64_t counted = ++core->visits, checked = ++core->visits;
+
+    /* Each arena and each of their models once: there may be thousands of both. */
+    for (size_t i = 0; i < arenas->n; i++) {
+        struct model *model = arenas->at[i]->weighs_for;
+        if (!model)
+            continue;
+        if (model->visit != counted)
+            model->weight_goes = 0;
+        model->visit = counted;
+        model->weight_goes += bytes_to_go(arenas->at[i]);
+    }
+    for (size_t i = 0; i < arenas->n; i++) {
+        struct model *model = arenas->at[i]->weighs_for;
+        if (!model || model->visit == checked)
+            continue;
+        model->visit = checked;
+        int error = check_model(core, model, arenas->at[0]->device, tier, detail);
         if (error)
             return error;
     }
