@@ -183,6 +183,15 @@ uint64_t buffer_raw_size(const struct buffer *buffer)
     return bytes;
 }
 
+void buffer_count_lease(struct buffer *buffer, int n)
+{
+    struct model *model = buffer->parent ? buffer->parent->model : buffer->model;
+
+    buffer->n_leases += (uint32_t)n;
+    if (model)
+        model->n_buffer_leases += (uint32_t)n;
+}
+
 bool buffer_is_leased(const struct buffer *buffer)
 {
     return buffer->n_leases || (buffer->model && buffer->model->n_leases) || (buffer->scale && buffer->scale->n_leases);

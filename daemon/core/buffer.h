@@ -63,6 +63,8 @@ uint64_t buffer_raw_size(const struct buffer *buffer);
 const struct packed *buffer_packed(const struct buffer *buffer);
 /* Bytes that it takes where it lies, its scales included. */
 uint64_t buffer_stored_size(const struct buffer *buffer);
+/* One more (or less) lease on it by itself. */
+void buffer_count_lease(struct buffer *buffer, int n);
 /* A lease ended: frees the buffer if nothing keeps it. */
 void buffer_release(struct buffer *buffer);
 /* Leased by itself or through its model. */

@@ -183,7 +183,7 @@ struct lease *lease_new_buffer(struct session *session, struct buffer *buffer, e
     *error = lease_write_down(lease, detail);
     if (*error)
         return lease_withdraw(lease);
-    buffer->n_leases++;
+    buffer_count_lease(buffer, 1);
     session_remember(session, buffer->id);
     return lease;
 }
@@ -226,7 +226,7 @@ struct lease *lease_free(struct lease *lease)
     if (buffer) {
         struct buffer *keeper = buffer->parent ? buffer->parent : buffer;
         struct model *its_model = keeper->model;
-        buffer->n_leases--;
+        buffer_count_lease(buffer, -1);
         buffer_release(keeper);
         if (its_model)
             model_release(its_model);

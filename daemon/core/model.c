@@ -126,20 +126,10 @@ struct model *model_free(struct model *model)
     return NULL;
 }
 
-/* Of its own, of its buffers' and of their scales': all of them keep an unlisted model. */
-static bool is_leased(const struct model *model)
-{
-    if (model->n_leases)
-        return true;
-    list_for_each(node, &model->buffers)
-        if (buffer_is_leased(list_entry(node, struct buffer, model_node)))
-            return true;
-    return false;
-}
-
 void model_release(struct model *model)
 {
-    if (!model->listed && !is_leased(model))
+    /* All of them keep an unlisted model. */
+    if (!model->listed && !model->n_leases && !model->n_buffer_leases)
         model_free(model);
 }
 

@@ -26,6 +26,7 @@ struct model {
     bool is_object;         /* the owner pays for the metadata's place in the store */
     uint64_t builder_lease; /* id, while BUILDING */
     uint32_t n_leases;
+    uint32_t n_buffer_leases; /* on its buffers and their scales by themselves */
     uint64_t visit; /* the last of core->visits that came by */
     uint64_t *order; /* ids of arenas, as a client declared their use last; room for n_arenas. NULL: nobody has */
     uint32_t n_order;
@@ -33,7 +34,7 @@ struct model {
         uint64_t n, ms;
     } lock_gaps; /* what its clients did between their locks that the daemon saw, one after the other */
     uint64_t weight, weight_away; /* weight.c's: bytes of its buffers, and of those that are away or leave */
-    uint64_t weight_goes;         /* survey.c's: what would go besides, as it last looked */
+    uint64_t weight_goes;         /* what would go besides: of whoever visits */
     struct lock_waits lock_waits;
     struct list waiters;
 };

@@ -109,6 +109,7 @@ static void release_unkept(struct core *core, struct rows rows)
         if (buffer && buffer->model && list_empty(&buffer->model_node)) {
             log_warning("ledger: the model of %s does not list it: it is a buffer of its own",
                         buffer->name ? buffer->name : "an unnamed buffer");
+            buffer->model->n_buffer_leases -= buffer->n_leases + (buffer->scale ? buffer->scale->n_leases : 0);
             buffer->model = NULL;
             buffer->keep = true;
             ledger_put_buffer(core, buffer);

@@ -140,7 +140,7 @@ static int read_mapping(struct readopt *readopt, struct session *session, struct
 static void count(struct lease *lease)
 {
     if (lease->buffer) {
-        lease->buffer->n_leases++;
+        buffer_count_lease(lease->buffer, 1);
         session_remember(lease->session, lease->buffer->id);
     } else {
         lease->model->n_leases++;

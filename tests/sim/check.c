@@ -136,14 +136,15 @@ static void check_known(void)
 /* What is kept of it is what a walk over its buffers gives. */
 static void check_weight(const struct model *model)
 {
-    uint64_t all = 0, away = 0;
+    uint64_t all = 0, away = 0, leases = 0;
 
     list_for_each (node, &model->buffers) {
         const struct buffer *buffer = list_entry(node, struct buffer, model_node);
+        leases += buffer->n_leases + (buffer->scale ? buffer->scale->n_leases : 0);
         all += buffer->size;
         away += arena_tier(buffer->arena) != HBM_TIER_DEVICE || buffer->arena->transition ? buffer->size : 0;
     }
-    CHECK(model->weight == all && model->weight_away == away);
+    CHECK(model->weight == all && model->weight_away == away && model->n_buffer_leases == leases);
 }
 
 static void check_models(void)

@@ -458,12 +458,14 @@ static void check_weights(const struct core *core)
 {
     list_for_each (node, &core->models) {
         const struct model *model = list_entry(node, struct model, node);
-        uint64_t all = 0, away = 0;
+        uint64_t all = 0, away = 0, leases = 0;
         list_for_each (inner, &model->buffers) {
             const struct buffer *buffer = list_entry(inner, struct buffer, model_node);
+            leases += buffer->n_leases + (buffer->scale ? buffer->scale->n_leases : 0);
             all += buffer->size;
             away += arena_tier(buffer->arena) != HBM_TIER_DEVICE || buffer->arena->transition ? buffer->size : 0;
         }
+        assert_int_equal(model->n_buffer_leases, leases);
         assert_int_equal(model->weight, all);
         assert_int_equal(model->weight_away, away);
     }
