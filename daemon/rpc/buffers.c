@@ -7,6 +7,7 @@
 #include "daemon/core/names.h"
 #include "daemon/core/pressure.h"
 #include "daemon/rpc/dispatch.h"
+#include "daemon/rpc/listing.h"
 #include "daemon/rpc/rows.h"
 
 static const char *handle_text(const struct arena *arena)
@@ -151,87 +152,69 @@ static bool wanted(const struct buffer *buffer, const struct principal *who, con
     return *name && (!strcmp(name, glob) || !fnmatch(glob, name, 0));
 }
 
-static void answer_selection(struct request *request, struct lease_index *index, const struct selection *selection,
-                             const char *glob)
-{
-    const struct principal *who = &request->connection->who;
-    struct writer *writer = answer_begin(request);
-
-    write_open(writer, "result", '[');
-    for (size_t i = 0; i < selection->n && !writer_has_failed(writer); i++)
-        if (wanted(selection->buffers[i], who, glob))
-            write_buffer(writer, index, who, selection->buffers[i]);
-    write_close(writer, ']');
-    answer_end(request);
-}
-
 /* Everything, the nameless included, which no selector names. */
-static void answer_all(struct request *request, struct lease_index *index)
+static void list_all(struct request *request)
 {
-    const struct principal *who = &request->connection->who;
-    struct writer *writer = answer_begin(request);
+    struct listing *listing = listing_new(request, request->core->n_buffers, write_buffer);
 
-    write_open(writer, "result", '[');
+    if (!listing)
+        return;
     list_for_each (node, &request->core->buffers) {
         const struct buffer *buffer = list_entry(node, struct buffer, node);
-        if (writer_has_failed(writer))
-            break;
-        if (!buffer->parent && buffer_visible(buffer, who))
-            write_buffer(writer, index, who, buffer);
+        if (!buffer->parent && buffer_visible(buffer, &request->connection->who))
+            listing_add(listing, buffer);
     }
-    write_close(writer, ']');
-    answer_end(request);
+    listing_start(listing);
+}
+
+static void list_selection(struct request *request, const struct selection *selection, const char *glob,
+                           listing_row row)
+{
+    struct listing *listing = listing_new(request, selection->n, row);
+
+    if (!listing)
+        return;
+    for (size_t i = 0; i < selection->n; i++)
+        if (wanted(selection->buffers[i], &request->connection->who, glob))
+            listing_add(listing, selection->buffers[i]);
+    listing_start(listing);
 }
 
 void handle_LS(struct request *request, const struct LS_args *args)
 {
-    _cleanup_(lease_index_clear) struct lease_index index;
     _cleanup_(selection_clear) struct selection selection = {0};
     char detail[HBM_DETAIL_MAX] = "", group[HBM_NAME_MAX + 8];
     int error;
 
-    if (!lease_index_make(&index, request->core))
-        return answer_refuse(request, INTERNAL_ERROR, "no memory for the answer");
     if (!args->glob && !args->group)
-        return answer_all(request, &index);
+        return list_all(request);
     snprintf(group, sizeof(group), "group:%s", args->group ? args->group : "");
     error = select_buffers(request->core, &request->connection->who, args->group ? group : args->glob, &selection,
                            detail);
     /* A list of nothing is an answer, not an error. */
     if (error && error != HBM_E_NOT_FOUND)
         return answer_refuse(request, error, "%s", detail);
-    answer_selection(request, &index, &selection, args->group ? args->glob : NULL);
+    list_selection(request, &selection, args->group ? args->glob : NULL, write_buffer);
 }
 
-/* A row of `write` for each buffer of the selector. */
-static void answer_each(struct request *request, const char *sel,
-                        void (*write)(struct writer *writer, struct lease_index *index, const struct principal *who,
-                                      const struct buffer *buffer))
+/* A row of `row` for each buffer of the selector. */
+static void list_each(struct request *request, const char *sel, listing_row row)
 {
-    const struct principal *who = &request->connection->who;
-    _cleanup_(lease_index_clear) struct lease_index index;
     _cleanup_(selection_clear) struct selection selection = {0};
     char detail[HBM_DETAIL_MAX] = "";
+    int error = select_buffers(request->core, &request->connection->who, sel, &selection, detail);
 
-    if (!lease_index_make(&index, request->core))
-        return answer_refuse(request, INTERNAL_ERROR, "no memory for the answer");
-    int error = select_buffers(request->core, who, sel, &selection, detail);
     if (error)
         return answer_refuse(request, error, "%s", detail);
-    struct writer *writer = answer_begin(request);
-    write_open(writer, "result", '[');
-    for (size_t i = 0; i < selection.n && !writer_has_failed(writer); i++)
-        write(writer, &index, who, selection.buffers[i]);
-    write_close(writer, ']');
-    answer_end(request);
+    list_selection(request, &selection, NULL, row);
 }
 
 void handle_SHOW(struct request *request, const struct SHOW_args *args)
 {
-    answer_each(request, args->sel, write_everything);
+    list_each(request, args->sel, write_everything);
 }
 
 void handle_WHY_NOT_FREE(struct request *request, const struct WHY_NOT_FREE_args *args)
 {
-    answer_each(request, args->sel, write_why);
+    list_each(request, args->sel, write_why);
 }

@@ -9,6 +9,7 @@
 
 #include "daemon/base/cleanup.h"
 #include "daemon/rpc/batch.h"
+#include "daemon/rpc/listing.h"
 #include "daemon/rpc/output.h"
 #include "daemon/rpc/request.h"
 #include "daemon/rpc/scan.h"
@@ -33,7 +34,7 @@ static void find_line(struct connection *connection)
 
 static bool has_work(const struct connection *connection)
 {
-    return !connection->refused && (connection->reading || connection->line_size);
+    return connection->listing || (!connection->refused && (connection->reading || connection->line_size));
 }
 
 static bool is_over(const struct connection *connection)
@@ -58,7 +59,7 @@ void connection_update(struct connection *connection)
         uv_poll_stop(&connection->poll);
     else if (uv_poll_start(&connection->poll, events, on_socket) < 0)
         connection->doomed = true;
-    if (connection->doomed || is_over(connection) || (has_work(connection) && room))
+    if (connection->doomed || is_over(connection) || connection->listing || (has_work(connection) && room))
         rpc_server_take_turn(connection);
     else
         list_unlink(&connection->turn);
@@ -127,7 +128,9 @@ void connection_take_turn(struct connection *connection)
         connection_close(connection);
         return;
     }
-    if (connection->output_bytes < OUTPUT_BYTES_PAUSE && connection->reading)
+    if (connection->listing)
+        listing_go_on(connection->listing);
+    else if (connection->output_bytes < OUTPUT_BYTES_PAUSE && connection->reading)
         batch_run_next(connection->reading);
     else if (connection->output_bytes < OUTPUT_BYTES_PAUSE && has_work(connection))
         run_line(connection);
@@ -231,6 +234,7 @@ int connection_new(struct rpc_server *server, int fd, struct principal who)
 void connection_close(struct connection *connection)
 {
     list_unlink(&connection->subscriber.node);
+    connection->listing = listing_free(connection->listing);
     list_for_each_safe (node, &connection->requests)
         request_orphan(list_entry(node, struct request, node));
     while (!list_empty(&connection->batches))

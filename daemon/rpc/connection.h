@@ -13,6 +13,7 @@
 #define REQUESTS_MAX 1024                      /* not answered yet */
 
 struct batch;
+struct listing;
 
 struct connection {
     struct list node; /* server->connections */
@@ -33,6 +34,7 @@ struct connection {
     unsigned n_requests;
     struct list batches;   /* struct batch, not answered yet */
     struct batch *reading; /* the one whose requests are being run */
+    struct listing *listing; /* the answer that is being written; nothing is run meanwhile */
     struct event_subscriber subscriber;
     bool subscribed;
 
@@ -47,7 +49,7 @@ int connection_new(struct rpc_server *server, int fd, struct principal who);
 void connection_close(struct connection *connection);
 /* Queues text and a newline. Takes text (malloc'd). Closes nothing: an overflow dooms the connection. */
 void connection_send(struct connection *connection, char *text, size_t size);
-/* Its turn: one request, or its end. */
+/* Its turn: one request, some rows of a long answer, or its end. */
 void connection_take_turn(struct connection *connection);
 /* Closes at the next turn. */
 void connection_doom(struct connection *connection);

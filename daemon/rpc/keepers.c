@@ -95,10 +95,10 @@ static void write_old_contents(struct writer *writer, const struct lease *lease)
     write_close(writer, '}');
 }
 
-static void write_leases_on(struct writer *writer, struct lease_index *index, const void *held, const char *on,
+static void write_leases_on(struct writer *writer, struct lease_index *index, uint64_t held, const char *on,
                             const struct arena *arena)
 {
-    struct lease_entry *entry = held ? lease_index_find(index, held) : NULL;
+    struct lease_entry *entry = lease_index_find(index, held);
 
     for (; entry && !writer_has_failed(writer); entry = lease_index_next(index, entry)) {
         write_lease(writer, entry, on, arena);
@@ -194,12 +194,13 @@ void write_keepers(struct writer *writer, const char *key, struct lease_index *i
     char name[NAME_FOR_MAX], on[NAME_FOR_MAX + 16];
 
     write_open(writer, key, '[');
-    write_leases_on(writer, index, buffer, "it", arena);
-    write_leases_on(writer, index, buffer->scale, "its scale", arena);
+    write_leases_on(writer, index, buffer->id, "it", arena);
+    if (buffer->scale)
+        write_leases_on(writer, index, buffer->scale->id, "its scale", arena);
     if (buffer->model) {
         model_name_for(buffer->model, who, name, sizeof(name));
         snprintf(on, sizeof(on), "model %s", name);
-        write_leases_on(writer, index, buffer->model, on, arena);
+        write_leases_on(writer, index, buffer->model->id, on, arena);
         write_model_keeper(writer, buffer->model, name);
     }
     if (buffer->keep)

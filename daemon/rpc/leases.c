@@ -9,15 +9,15 @@ static int by_held(const void *a, const void *b)
     const struct lease_entry *left = a, *right = b;
 
     if (left->held != right->held)
-        return (uintptr_t)left->held < (uintptr_t)right->held ? -1 : 1;
-    return left->lease->id < right->lease->id ? -1 : left->lease->id > right->lease->id;
+        return left->held < right->held ? -1 : 1;
+    return left->id < right->id ? -1 : left->id > right->id;
 }
 
 bool lease_index_make(struct lease_index *index, struct core *core)
 {
     size_t n = 0;
 
-    *index = (struct lease_index){0};
+    *index = (struct lease_index){.core = core};
     list_for_each (session, &core->sessions)
         list_for_each (node, &list_entry(session, struct session, node)->leases)
             n++;
@@ -30,8 +30,8 @@ bool lease_index_make(struct lease_index *index, struct core *core)
         list_for_each (node, &list_entry(session, struct session, node)->leases) {
             const struct lease *lease = list_entry(node, struct lease, node);
             index->entries[index->n++] = (struct lease_entry){
-                .held = lease->model ? (const void *)lease->model : lease->buffer,
-                .lease = lease,
+                .held = lease->model ? lease->model->id : lease->buffer->id,
+                .id = lease->id,
             };
         }
     }
@@ -45,23 +45,35 @@ void lease_index_clear(struct lease_index *index)
     *index = (struct lease_index){0};
 }
 
-struct lease_entry *lease_index_find(struct lease_index *index, const void *held)
+/* From this one on: the first that is still there. */
+static struct lease_entry *alive(const struct lease_index *index, size_t at, uint64_t held)
+{
+    for (; at < index->n && index->entries[at].held == held; at++) {
+        struct lease_entry *entry = &index->entries[at];
+        entry->lease = lease_get(index->core, entry->id);
+        if (entry->lease)
+            return entry;
+    }
+    return NULL;
+}
+
+struct lease_entry *lease_index_find(struct lease_index *index, uint64_t held)
 {
     size_t low = 0, high = index->n;
 
     while (low < high) {
         size_t middle = low + (high - low) / 2;
-        if ((uintptr_t)index->entries[middle].held < (uintptr_t)held)
+        if (index->entries[middle].held < held)
             low = middle + 1;
         else
             high = middle;
     }
-    return low < index->n && index->entries[low].held == held ? &index->entries[low] : NULL;
+    return alive(index, low, held);
 }
 
 struct lease_entry *lease_index_next(struct lease_index *index, struct lease_entry *entry)
 {
-    return entry + 1 < index->entries + index->n && entry[1].held == entry->held ? entry + 1 : NULL;
+    return alive(index, (size_t)(entry + 1 - index->entries), entry->held);
 }
 
 bool mapping_is_locked(const struct mapping *mapping)
@@ -89,7 +101,7 @@ bool lease_entry_locked(struct lease_entry *entry, const struct arena *arena)
     return arena && lease->buffer && lease->n_mappings && mapping_is_locked(lease->mappings[0]);
 }
 
-static void write_leases(struct writer *writer, struct lease_index *index, const void *held,
+static void write_leases(struct writer *writer, struct lease_index *index, uint64_t held,
                          const struct arena *arena)
 {
     struct lease_entry *entry = lease_index_find(index, held);
@@ -110,15 +122,15 @@ static void write_leases(struct writer *writer, struct lease_index *index, const
 void write_buffer_leases(struct writer *writer, struct lease_index *index, const struct buffer *buffer)
 {
     write_open(writer, "leases", '[');
-    write_leases(writer, index, buffer, buffer->arena);
+    write_leases(writer, index, buffer->id, buffer->arena);
     if (buffer->model)
-        write_leases(writer, index, buffer->model, buffer->arena);
+        write_leases(writer, index, buffer->model->id, buffer->arena);
     write_close(writer, ']');
 }
 
 void write_model_leases(struct writer *writer, struct lease_index *index, const struct model *model)
 {
     write_open(writer, "leases", '[');
-    write_leases(writer, index, model, NULL);
+    write_leases(writer, index, model->id, NULL);
     write_close(writer, ']');
 }

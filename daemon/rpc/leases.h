@@ -5,21 +5,23 @@
 #include "daemon/rpc/writer.h"
 
 struct lease_entry {
-    const void *held; /* a struct buffer or a struct model */
-    const struct lease *lease;
+    uint64_t held, id; /* id of a buffer or a model, and of the lease */
+    const struct lease *lease; /* of what was found */
     uint32_t hint; /* index of the mapping found last: rows come in the order of arenas */
 };
 
 struct lease_index {
+    struct core *core;
     struct lease_entry *entries;
     size_t n;
 };
 
-/* False if memory is out. Valid until the core is next touched. */
+/* False if memory is out. Leases that end later are passed over. */
 bool lease_index_make(struct lease_index *index, struct core *core);
 void lease_index_clear(struct lease_index *index);
-/* The first entry of what is held, and the next of the same; NULL if there is none. */
-struct lease_entry *lease_index_find(struct lease_index *index, const void *held);
+/* The first entry of what is held, by its id, and the next of the same; NULL if there is none. Valid until the core is
+ * next touched. */
+struct lease_entry *lease_index_find(struct lease_index *index, uint64_t held);
 struct lease_entry *lease_index_next(struct lease_index *index, struct lease_entry *entry);
 bool mapping_is_locked(const struct mapping *mapping);
 /* arena NULL: any of the lease's. */

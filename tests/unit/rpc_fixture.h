@@ -16,6 +16,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include "daemon/core/buffer.h"
 #include "daemon/core/op.h"
 #include "daemon/rpc/rpc.h"
 

@@ -275,6 +275,64 @@ static void the_views_of_an_empty_core_are_empty(void **state)
     expect_part(*state, ASK("1", "\"method\":\"rpc.discover\""), "\"openrpc\":");
 }
 
+#define MANY 5000u
+
+static struct buffer *make_many(struct core *core)
+{
+    uint64_t capacity[HBM_TIERS] = {1 << 20}, dims[] = {1};
+    struct owner owner = {0, getuid()};
+    struct device *device = device_add(core, "host", "host", false, capacity);
+    struct extent *extent =
+        extent_adopt(core, 0, device, owner, HBM_TIER_DEVICE, JOB_EXTENT_DEVICE, 1 << 16, -1);
+    struct arena *arena = arena_new(core, owner, false, 0600, HBM_HANDLE_FD, "g", extent);
+    struct buffer *last = NULL;
+
+    for (unsigned i = 0; i < MANY; i++) {
+        char name[16], detail[HBM_DETAIL_MAX];
+        int error;
+        snprintf(name, sizeof(name), "b%u.", i);
+        struct buffer_spec spec = {.name = name, .dtype = HBM_U8, .rank = 1, .dims = dims, .size = 1, .keep = true};
+        last = buffer_new(arena, &spec, &error, detail);
+        assert_non_null(last);
+    }
+    return last;
+}
+
+/* FAULTS 9: tens of megabytes are half a second of the loop. */
+static void a_long_list_comes_bit_by_bit_and_what_is_freed_meanwhile_is_not_in_it(void **state)
+{
+    struct fixture *fixture = *state;
+    struct buffer *last = make_many(fixture->core);
+    size_t room = (size_t)8 << 20, used = 0;
+    char *text = malloc(room), byte;
+    unsigned turns = 0;
+    int fd = client_open(fixture), gone = client_open(fixture);
+
+    say(fd, ASK("1", LS) ASK("2", LS ",\"params\":[\"b7.\"]"));
+    for (; recv(fd, &byte, 1, MSG_PEEK) < 0; turns++) {
+        turn(fixture, 1);
+        if (turns == 5)
+            buffer_free(last);
+        if (turns == 6)
+            expect_part(fixture, ASK("1", "\"method\":\"hbm.models\""), "\"result\":[]");
+    }
+    assert_true(turns >= MANY / 1000);
+    for (text[0] = 0; !strstr(text, "\n{\"jsonrpc\":\"2.0\",\"id\":2,") || text[used - 1] != '\n'; text[used] = 0) {
+        turn(fixture, 1);
+        ssize_t n = recv(fd, text + used, room - 1 - used, 0);
+        used += n > 0 ? (size_t)n : 0;
+    }
+    assert_non_null(strstr(text, "\"b0.\""));
+    assert_non_null(strstr(text, "\"b4998.\""));
+    assert_null(strstr(text, "\"b4999.\""));
+    free(text);
+    close(fd);
+    say(gone, ASK("1", LS)); /* and one who goes in the middle of it */
+    turn(fixture, 3);
+    close(gone);
+    turn(fixture, 20);
+}
+
 /* Someone who is neither root nor the daemon's user; root plays nobody for the length of connect(). */
 static int start_for_another(void **state)
 {
@@ -327,6 +385,7 @@ int test_rpc_server(void)
         SERVED(one_who_does_not_read_is_asked_no_more_and_harms_nobody),
         SERVED(a_subscriber_hears_events_and_one_who_stops_is_dropped),
         SERVED(the_views_of_an_empty_core_are_empty),
+        SERVED(a_long_list_comes_bit_by_bit_and_what_is_freed_meanwhile_is_not_in_it),
         cmocka_unit_test_setup_teardown(what_is_for_administrators_is_denied_to_others, start_for_another, stop),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
