@@ -47,6 +47,7 @@ struct arena {
     uint64_t weight;                /* their bytes */
     bool weighed_away;
     struct eviction eviction;
+    uint64_t parked_size; /* park.c's: what park_size says; 0: it has not been asked */
 };
 
 /* Takes the extent's ref on success; on failure (NULL, memory is out) the caller keeps it. */

@@ -154,6 +154,7 @@ struct buffer *buffer_free(struct buffer *buffer)
     buffer_unlist(buffer);
     list_unlink(&buffer->node);
     list_unlink(&buffer->arena_node);
+    buffer->arena->parked_size = 0;
     list_unlink(&buffer->model_node);
     account_release(account_of(core, arena->owner), ACCOUNT_BUFFERS, 1);
     core->n_buffers--;

@@ -173,6 +173,7 @@ static void swap_arena(struct core *core, struct plan *plan, bool live)
         return;
     struct extent *old = arena->extent;
     arena->extent = TAKE_PTR(plan->target);
+    arena->parked_size = 0;
     arena->prefetched &= arena_tier(arena) == HBM_TIER_DEVICE;
     arena->live = live && arena_tier(arena) == HBM_TIER_HOST && !arena->extent->packing && arena_is_leased(arena);
     pressure_moved(arena, old->tier);

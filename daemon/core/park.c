@@ -6,6 +6,34 @@
 #include "daemon/base/cleanup.h"
 #include "daemon/core/ledger.h"
 
+static bool is_parked(const struct arena *arena)
+{
+    list_for_each (node, &arena->buffers)
+        if (list_entry(node, struct buffer, arena_node)->park.encoding.codec != HBM_CODEC_RAW)
+            return true;
+    return false;
+}
+
+/* 0: memory is out. */
+static uint64_t packed_size(const struct arena *arena)
+{
+    _cleanup_(packing_unrefp) struct packing *packing = packing_new(arena, NULL);
+    uint64_t grain = arena->device->granularity;
+
+    if (!packing)
+        return 0;
+    return packing->n_packed ? (packing->bytes + grain - 1) / grain * grain : arena->extent->size;
+}
+
+uint64_t park_size(struct arena *arena)
+{
+    if (arena_tier(arena) != HBM_TIER_DEVICE) /* what lies with a peer goes on as it is */
+        return arena->extent->size;
+    if (!arena->parked_size)
+        arena->parked_size = is_parked(arena) ? packed_size(arena) : arena->extent->size;
+    return arena->parked_size ? arena->parked_size : arena->extent->size;
+}
+
 static int choose_park(const struct buffer *buffer, const struct principal *who, const struct parking *asked,
                        struct hbm_encoding *encoding, const char **why)
 {
@@ -18,6 +46,7 @@ static int choose_park(const struct buffer *buffer, const struct principal *who,
 static void set_policy(struct buffer *buffer, const struct parking *park)
 {
     buffer->park = *park;
+    buffer->arena->parked_size = 0;
     ledger_put_buffer(buffer->core, buffer);
 }
 

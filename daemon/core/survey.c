@@ -4,6 +4,7 @@
 #include "daemon/core/recency.h"
 #include "daemon/core/session.h"
 #include "daemon/core/model.h"
+#include "daemon/core/park.h"
 #include "daemon/core/tier.h"
 
 static uint64_t word_of(const struct mapping *mapping)
@@ -63,19 +64,19 @@ static bool has_room(const struct device *device, enum hbm_tier to, uint64_t siz
     return device->pressure.full_until_ms[to] <= core_now(device->core) && size <= most && occupied <= most - size;
 }
 
-bool survey_target(const struct arena *arena, enum hbm_tier *to)
+bool survey_target(struct arena *arena, enum hbm_tier *to)
 {
     static const struct {
         enum hbm_tier tier;
         bool to_the_mark;
     } targets[] = {{HBM_TIER_HOST, true}, {HBM_TIER_DISK, false}, {HBM_TIER_HOST, false}};
 
-    const struct extent *extent = arena->extent;
+    uint64_t size = park_size(arena);
 
     for (unsigned i = 0; i < sizeof(targets) / sizeof(targets[0]); i++) {
         *to = targets[i].tier;
-        if (*to != arena_tier(arena) && has_room(arena->device, *to, extent->size, targets[i].to_the_mark) &&
-            account_has_room(extent->account, (enum account_thing)(*to), extent->size))
+        if (*to != arena_tier(arena) && has_room(arena->device, *to, size, targets[i].to_the_mark) &&
+            account_has_room(arena->extent->account, (enum account_thing)(*to), size))
             return true;
     }
     return false;

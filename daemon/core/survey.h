@@ -29,6 +29,6 @@ struct survey {
 void survey_take(struct survey *survey, struct device *device, enum hbm_tier tier, bool recent);
 /* Where it would go: host takes it while it is under its mark, then disk, then what room host has, as far as its
  * owner may have more there. False: nowhere. */
-bool survey_target(const struct arena *arena, enum hbm_tier *to);
+bool survey_target(struct arena *arena, enum hbm_tier *to);
 /* Somebody has, now. */
 bool arena_is_locked(const struct arena *arena);

@@ -46,6 +46,36 @@ static void what_is_locked_or_never_to_be_moved_stays(void **state)
     assert_string_equal(tiers("abcd"), "dddd");
 }
 
+/* Half of it, as fp16. */
+static void what_is_parked_needs_room_for_its_encoded_form(void **state)
+{
+    const struct compress_args park = {.sel = "?", .encoding = {.codec = HBM_CODEC_FP16, .granularity = 0xff}, .mode = WIRE_MODE_PARK};
+
+    (void)state;
+    make_idle("abcd");
+    w.device->capacity[HBM_TIER_HOST] = MIB;
+    w.device->capacity[HBM_TIER_DISK] = 0;
+    w.device->used[HBM_TIER_HOST] = MIB / 2; /* by something else */
+    assert_int_equal(alloc(1), HBM_E_NO_MEMORY);
+    assert_string_equal(tiers("abcd"), "dddd");
+    struct ask *question = ask(&w, alice, NULL);
+    verb_compress(w.core, &question->call, &park);
+    assert_int_equal(error_of(&w, question), 0);
+    assert_int_equal(alloc(1), 0);
+    assert_string_equal(tiers("abcd"), "hddd");
+    w.device->used[HBM_TIER_HOST] -= MIB / 2;
+    assert_int_equal(alloc(1), 0);
+    assert_string_equal(tiers("abcd"), "hhdd");
+    assert_int_equal(w.device->used[HBM_TIER_HOST], MIB);
+    question = ask(&w, alice, NULL);
+    verb_decompress(w.core, &question->call, "?"); /* of those that are here: raw again if they go */
+    assert_int_equal(error_of(&w, question), 0);
+    w.device->capacity[HBM_TIER_HOST] = MIB + MIB / 2;
+    assert_int_equal(alloc(1), HBM_E_NO_MEMORY);
+    assert_string_equal(tiers("abcd"), "hhdd");
+    world_check_books(&w);
+}
+
 static void the_lowest_priority_goes_first(void **state)
 {
     (void)state;
@@ -238,6 +268,7 @@ int core_pressure_cases(void)
         CASE(who_waits_for_room_gets_that_of_what_was_used_longest_ago),
         CASE(nothing_goes_where_there_is_room_or_no_marks_are_set),
         CASE(what_is_locked_or_never_to_be_moved_stays),
+        CASE(what_is_parked_needs_room_for_its_encoded_form),
         CASE(the_lowest_priority_goes_first),
         CASE(a_priority_is_for_who_may_write_and_survives_a_restart),
         CASE(who_holds_it_unlocked_is_asked_and_then_it_goes),
