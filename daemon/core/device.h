@@ -74,7 +74,7 @@ struct device {
     struct books books;              /* daemon/core/books.c's */
     struct traffic links[JOB_LINKS]; /* daemon/job counts and limits them */
     struct disk_access disk;
-    struct list recent[HBM_TIERS][PRIORITIES]; /* struct arena, what was used last is last: daemon/core/recency.h */
+    struct list recent[HBM_TIERS][PRIORITIES]; /* struct arena, other devices' here too; what was used last is last: daemon/core/recency.h */
     struct working_set working_set;
     struct pressure pressure;
 };

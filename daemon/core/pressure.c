@@ -97,7 +97,7 @@ static void moved(struct op_wait *wait, struct op *op)
     if (arena && op->error)
         arena->eviction.shunned_until_ms = core_now(core) + pause_after(op->error);
     if (is_full)
-        device->pressure.full_until_ms[move->to] = core_now(core) + FAILED_MS;
+        (arena ? arena->device : device)->pressure.full_until_ms[move->to] = core_now(core) + FAILED_MS;
     timer_arm(core, &device->pressure.timer, 0);
 }
 
@@ -107,7 +107,7 @@ static bool start_move(struct device *device, struct arena *arena)
     struct pressure_move *move = free_move(device);
     char ignored[HBM_DETAIL_MAX];
     int error = 0;
-    enum hbm_tier from = arena_tier(arena), to;
+    enum hbm_tier from = arena->extent->tier, to; /* of a peer's: device, as for all that is there */
 
     if (!move || !survey_target(arena, &to))
         return false;

@@ -23,12 +23,14 @@ static void count(struct arena *arena)
     set->now += arena->counted;
 }
 
+/* With a peer it is among what that one has: it goes when the room is wanted there. */
 void recency_place(struct arena *arena)
 {
+    const struct extent *extent = arena->extent;
+    struct device *device = extent->tier == HBM_TIER_DEVICE ? extent->device : arena->device;
+
     list_unlink(&arena->recent_node);
-    if (arena_tier(arena) == HBM_TIER_PEER) /* an operator's choice: it stays until it is asked for */
-        return;
-    list_append(&arena->device->recent[arena_tier(arena)][arena->priority], &arena->recent_node);
+    list_append(&device->recent[extent->tier][arena->priority], &arena->recent_node);
 }
 
 void recency_note(struct arena *arena)

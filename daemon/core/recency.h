@@ -9,7 +9,7 @@
 
 /* It was used now. */
 void recency_note(struct arena *arena);
-/* It has another tier or priority, or is new: last of those there. */
+/* It has another place or priority, or is new: last of those there. */
 void recency_place(struct arena *arena);
 /* It goes. */
 void recency_forget(struct arena *arena);

@@ -88,7 +88,7 @@ static bool can_move(const struct arena *arena)
 
     /* A cuda-ipc handle may be open anywhere: moving what it names need not free anything. */
     return !arena->extent->lost && arena->handle == HBM_HANDLE_FD && !arena_is_built(arena, ignored) &&
-           arena->eviction.shunned_until_ms <= core_now(arena->core);
+           (!arena_peer(arena) || arena->device->state == DEVICE_READY) && arena->eviction.shunned_until_ms <= core_now(arena->core);
 }
 
 /* What nobody leases may go whole: bringing it back costs nobody who is at work. Else it is counted as gone. */

@@ -5,7 +5,7 @@ import pytest
 
 from conftest import BUILD
 from helpers import (MIB, Client, client_program, ctl_done, ctl_json, ctl_refused, events, fails, get, hash_of, host_only, load_layers,
-                     program, put, refused, row_of, serves, tier_of)
+                     program, put, refused, row_of, serves, sweep, tier_of)
 from peers import AWAY, HOME, THREE, TWO, devices, lies, ready, used_on
 from test_faults_worker import Faulty
 from test_restart import kill_and_wait, picture
@@ -335,6 +335,24 @@ def test_a_peer_that_is_lost_is_named_and_the_others_serve(make_daemon):
     ready(daemon)
     ctl_done(daemon, "restore", "w")
     assert get(daemon, "w") == DATA
+
+
+@host_only
+def test_what_lies_with_a_peer_goes_on_to_host_memory_when_that_one_wants_the_room(make_daemon):
+    """FAULTS 18: of one that is never to go, who waits is told so."""
+    daemon = make_daemon(config=TWO + "device_bytes = 8MiB\nmemory_wait_seconds = 30\n").start()
+    ready(daemon)
+    put(daemon, "w", DATA)
+    ctl_done(daemon, "offload", "w", "--to", "peer")
+    before = hash_of(daemon, "w")
+    with Client(daemon.socket) as client:
+        client.hello()
+        client.grant(4 * MIB, device=1)
+        assert lies(daemon, "w") == ("host", "host", None) and hash_of(daemon, "w") == before
+        assert daemon.rpc("hbm.show", {"sel": "w"})[0]["evictions"] == 1
+    ctl_done(daemon, "restore", "w")
+    assert get(daemon, "w") == DATA
+    sweep(daemon)
 
 
 def extent_of(daemon, size):

@@ -339,7 +339,10 @@ static void check_leases(void)
 
 static bool is_listed(const struct arena *arena)
 {
-    list_for_each (node, &arena->device->recent[arena_tier(arena)][arena->priority])
+    const struct extent *extent = arena->extent;
+    const struct device *device = extent->tier == HBM_TIER_DEVICE ? extent->device : arena->device;
+
+    list_for_each (node, &device->recent[extent->tier][arena->priority])
         if (list_entry(node, struct arena, recent_node) == arena)
             return true;
     return false;
@@ -350,7 +353,7 @@ static void check_pressure(const struct arena *arena)
 {
     const struct transition *moves = arena->transition;
 
-    CHECK(arena_tier(arena) == HBM_TIER_PEER || is_listed(arena));
+    CHECK(is_listed(arena));
     CHECK(!moves || !moves->gives_way || moves->cancelled || arena->priority != PRIORITY_NEVER);
 }
 

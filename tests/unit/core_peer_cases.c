@@ -223,6 +223,52 @@ static void a_drain_sends_what_lies_there_home(void **state)
     world_check_books(&w);
 }
 
+static int alloc_on_peer(uint64_t bytes)
+{
+    struct session *session = client(&w, bob);
+    struct alloc_args args = {.dims = {bytes}, .rank = 1, .dtype = HBM_U8, .mode = 0600, .device = 1};
+    struct ask *question = ask(&w, bob, session);
+
+    verb_alloc(w.core, &question->call, &args);
+    world_run(&w);
+    for (unsigned i = 0; i < 100 && !question->answers; i++)
+        world_pass(&w, 20);
+    int error = error_of(&w, question);
+    session_gone(session, true, "bye");
+    return error;
+}
+
+/* FAULTS 18: as what is idle of its own does; to the host memory of the device that it belongs to. */
+static void what_lies_with_a_peer_goes_when_that_one_wants_the_room(void **state)
+{
+    (void)state;
+    struct buffer *buffer = away();
+    uint64_t size = buffer->arena->extent->size;
+
+    w.core->limits.watermarks[HBM_TIER_DEVICE] = (struct watermarks){100, 90};
+    w.peer->capacity[HBM_TIER_DEVICE] = 2 * size;
+    assert_int_equal(alloc_on_peer(size), 0);
+    assert_int_equal(arena_tier(buffer->arena), HBM_TIER_PEER);
+    w.device->state = DEVICE_STARTING; /* whose host memory it would be */
+    assert_int_equal(alloc_on_peer(2 * size), HBM_E_NO_MEMORY);
+    w.device->state = DEVICE_READY;
+    struct ask *question = ask(&w, alice, NULL);
+    verb_priority(w.core, &question->call, "w", PRIORITY_NEVER);
+    assert_int_equal(error_of(&w, question), 0);
+    assert_int_equal(alloc_on_peer(2 * size), HBM_E_NO_MEMORY);
+    assert_int_equal(arena_tier(buffer->arena), HBM_TIER_PEER);
+    question = ask(&w, alice, NULL);
+    verb_priority(w.core, &question->call, "w", 3);
+    assert_int_equal(error_of(&w, question), 0);
+    assert_int_equal(alloc_on_peer(2 * size), 0);
+    assert_int_equal(arena_tier(buffer->arena), HBM_TIER_HOST);
+    assert_ptr_equal(buffer->arena->extent->device, w.device);
+    assert_int_equal(w.core->counters.evictions, 1);
+    assert_int_equal(restore(&w, "w")->state, WIRE_OP_DONE);
+    assert_true(is_filled(buffer, 7));
+    world_check_books(&w);
+}
+
 static void cuda_ipc_memory_lies_there_as_plain_memory_and_comes_back_as_it_was(void **state)
 {
     (void)state;
@@ -456,6 +502,7 @@ int core_peer_cases(void)
         CASE(a_peer_without_room_leaves_everything_as_it_was),
         CASE(a_crash_in_the_middle_finds_it_where_it_was),
         CASE(a_drain_sends_what_lies_there_home),
+        CASE(what_lies_with_a_peer_goes_when_that_one_wants_the_room),
         CASE(cuda_ipc_memory_lies_there_as_plain_memory_and_comes_back_as_it_was),
         CASE(a_large_copy_goes_over_both_links_with_one_checksum),
         CASE(a_neighbour_that_cannot_help_is_left_alone),
