@@ -160,10 +160,11 @@ def test_two_spill_files_that_were_swapped_are_checksum_errors(shared):
         refuses_to_come_back(shared, name)
 
 
-def test_one_bad_layer_stays_asleep_and_is_named(shared):
+@pytest.mark.parametrize("codec", [[], ["--codec", "int8"]], ids=["raw", "parked"])
+def test_one_bad_layer_stays_asleep_and_is_named(shared, codec):
     """FAULTS 21: what has come before it is usable, and the rest where it was."""
     load_layers(shared, "m", 3)
-    ctl_done(shared, "sleep", "m", "--to", "disk")
+    ctl_done(shared, "sleep", "m", "--to", "disk", *codec)
     spills = spill_fds(shared)
     assert len(spills) == 3
     before = hash_of(shared, "model:m")
