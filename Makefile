@@ -35,6 +35,8 @@ LIB = $(PROTO) $(wildcard client/lib/*.c)
 CTL = $(wildcard client/ctl/*.c)
 
 comma := ,
+# A line a step; V=1 shows the commands themselves.
+say = $(if $(V),,@echo '  $(1) $@';)
 objects = $(patsubst %.c,$(BUILD)/obj/%.o,$(1))
 cuda_objects = $(patsubst %.cu,$(BUILD)/obj/%.cu.o,$(1))
 
@@ -60,33 +62,33 @@ help: ## this text
 
 $(BUILD)/obj/%.o: %.c
 	@mkdir -p $(@D)
-	$(CC) $(ALL_CFLAGS) $(EXTRA_CFLAGS) -MMD -MP -c $< -o $@
+	$(call say,CC)$(CC) $(ALL_CFLAGS) $(EXTRA_CFLAGS) -MMD -MP -c $< -o $@
 
 $(BUILD)/obj/daemon/worker/cuda/%.o: EXTRA_CFLAGS = -isystem $(CUDA_HOME)/include
 $(BUILD)/obj/client/lib/%.o: EXTRA_CFLAGS = -Iclient
 
 $(BUILD)/obj/%.cu.o: %.cu
 	@mkdir -p $(@D)
-	$(NVCC) $(NVCCFLAGS) -MMD -MP -c $< -o $@
+	$(call say,NVCC)$(NVCC) $(NVCCFLAGS) -MMD -MP -c $< -o $@
 
 $(BUILD)/hbmd: $(call objects,$(OWNER))
-	$(LINK) $^ -o $@ $(call pc,libs,$(OWNER_LIBS))
+	$(call say,LD)$(LINK) $^ -o $@ $(call pc,libs,$(OWNER_LIBS))
 
 $(BUILD)/hbm-worker: $(call objects,$(WORKER_HOST))
-	$(LINK) $^ -o $@ $(call pc,libs,$(WORKER_LIBS)) -lm
+	$(call say,LD)$(LINK) $^ -o $@ $(call pc,libs,$(WORKER_LIBS)) -lm
 
 $(BUILD)/hbm-worker-cuda: $(call objects,$(WORKER_CUDA)) $(call cuda_objects,$(KERNELS_CU))
-	$(LINK) $^ -o $@ $(call pc,libs,$(WORKER_LIBS)) $(CUDA_LIBS) -lstdc++ -lm
+	$(call say,LD)$(LINK) $^ -o $@ $(call pc,libs,$(WORKER_LIBS)) $(CUDA_LIBS) -lstdc++ -lm
 
 $(BUILD)/hbmctl: $(call objects,$(CTL)) $(BUILD)/libhbm.a
-	$(LINK) $^ -o $@ $(call pc,libs,libcjson libxxhash) -ldl -lm
+	$(call say,LD)$(LINK) $^ -o $@ $(call pc,libs,libcjson libxxhash) -ldl -lm
 
 $(BUILD)/libhbm.so: $(call objects,$(LIB))
-	$(LINK) -shared -Wl,-soname,libhbm.so.0 $^ -o $@ -ldl
+	$(call say,LD)$(LINK) -shared -Wl,-soname,libhbm.so.0 $^ -o $@ -ldl
 
 $(BUILD)/libhbm.a: $(call objects,$(LIB))
-	rm -f $@
-	ar rcs $@ $^
+	@rm -f $@
+	$(call say,AR)ar rcs $@ $^
 
 -include $(shell find $(BUILD)/obj -name '*.d' 2>/dev/null)
 

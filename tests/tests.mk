@@ -56,17 +56,17 @@ $(BUILD)/tests/test_core_memory: $(BUILD)/tests/struck_core.o
 
 $(UNIT_TESTS): $(BUILD)/tests/%: $(BUILD)/obj/tests/unit/%.o $$(call objects,$$($$*_PARTS))
 	@mkdir -p $(@D)
-	$(LINK) $^ -o $@ $(call pc,libs,cmocka $($*_LIBS)) -ldl -lm
+	$(call say,LD)$(LINK) $^ -o $@ $(call pc,libs,cmocka $($*_LIBS)) -ldl -lm
 
 # The core by itself, whose uses of memory go to whoever is linked with it.
 $(BUILD)/tests/struck_core.o: $(call objects,$(BASE) $(wildcard daemon/core/*.c))
 	@mkdir -p $(@D)
-	$(CC) -r -nostdlib $(foreach f,malloc calloc realloc reallocarray strdup tsearch,-Wl$(comma)--wrap=$(f)) $^ -o $@
+	$(call say,LD)$(CC) -r -nostdlib $(foreach f,malloc calloc realloc reallocarray strdup tsearch,-Wl$(comma)--wrap=$(f)) $^ -o $@
 
 # Preloaded into any build, sanitized or not; inject_cuda.so beside it, where there is a driver.
 $(BUILD)/tests/inject.so $(BUILD)/tests/inject_cuda.so: $(BUILD)/tests/%.so: tests/inject/%.c
 	@mkdir -p $(@D)
-	$(CC) -std=gnu17 -D_GNU_SOURCE $(WARN) -O2 -g -fno-builtin -fno-omit-frame-pointer -fPIC -shared -pthread $< -o $@ -ldl
+	$(call say,CC)$(CC) -std=gnu17 -D_GNU_SOURCE $(WARN) -O2 -g -fno-builtin -fno-omit-frame-pointer -fPIC -shared -pthread $< -o $@ -ldl
 
 $(BUILD)/obj/tests/%.o: EXTRA_CFLAGS = -Iclient $(if $(NVCC),-isystem $(CUDA_HOME)/include)
 
@@ -75,7 +75,7 @@ $(BUILD)/obj/tests/gpu/%.cu.o: NVCCFLAGS += -diag-suppress 187
 
 $(GPU_TESTS): $(BUILD)/tests/%: $(BUILD)/obj/tests/gpu/%$$(if $$(wildcard tests/gpu/%.cu),.cu).o $$(WITH_KERNELS) $(BUILD)/libhbm.a
 	@mkdir -p $(@D)
-	$(LINK) $^ -o $@ $(call pc,libs,libxxhash) $(CUDA_LIBS) -lstdc++ -lm
+	$(call say,LD)$(LINK) $^ -o $@ $(call pc,libs,libxxhash) $(CUDA_LIBS) -lstdc++ -lm
 
 worker_bench_PARTS = $(addprefix daemon/worker/,cipher.c failure.c)
 worker_bench_LIBS = libcrypto
@@ -83,15 +83,15 @@ worker_bench_LIBS = libcrypto
 $(BENCHES): $(BUILD)/bench/%: $(BUILD)/obj/tests/bench/%.o $$(call objects,$$($$*_PARTS)) \
 		$$(call cuda_objects,$$($$*_CUDA)) $(BUILD)/libhbm.a
 	@mkdir -p $(@D)
-	$(LINK) $^ -o $@ $(call pc,libs,libxxhash $($*_LIBS)) $($*_TAIL) -ldl -lm
+	$(call say,LD)$(LINK) $^ -o $@ $(call pc,libs,libxxhash $($*_LIBS)) $($*_TAIL) -ldl -lm
 
 $(BUILD)/demo/loop: $(BUILD)/obj/tests/demo/loop.o $(BUILD)/libhbm.a
 	@mkdir -p $(@D)
-	$(LINK) $^ -o $@ -ldl -lm
+	$(call say,LD)$(LINK) $^ -o $@ -ldl -lm
 
 $(BUILD)/soak/client: $(call objects,$(wildcard tests/soak/*.c)) $(BUILD)/libhbm.a
 	@mkdir -p $(@D)
-	$(LINK) $^ -o $@ -ldl -lm
+	$(call say,LD)$(LINK) $^ -o $@ -ldl -lm
 
 # Bare pinned copies and kernels are measured too where the CUDA runtime is there to make them.
 ifneq ($(NVCC),)
@@ -104,7 +104,7 @@ endif
 
 $(CUDA_BENCHES): $(BUILD)/bench/%: $(BUILD)/obj/tests/bench/%.cu.o $$(WITH_KERNELS)
 	@mkdir -p $(@D)
-	$(LINK) $^ -o $@ $(CUDA_LIBS) -lstdc++ -lm
+	$(call say,LD)$(LINK) $^ -o $@ $(CUDA_LIBS) -lstdc++ -lm
 
 # ---- Targets --------------------------------------------------------------------------------------------------------
 
@@ -197,7 +197,7 @@ SIM = $(BUILD)/tests/sim
 $(SIM): LDFLAGS += -Wl,--wrap=write,--wrap=renameat
 $(SIM): $$(call objects,$$(FUZZ_WORLD) $(wildcard tests/sim/*.c))
 	@mkdir -p $(@D)
-	$(LINK) $^ -o $@ -lm
+	$(call say,LD)$(LINK) $^ -o $@ -lm
 
 .PHONY: sim
 sim: asan ## simulate the core with random clients, deaths and restarts (SEEDS=N seeds of SIM_STEPS=M steps)
@@ -229,11 +229,11 @@ dictionary_PARTS = $(test_config_PARTS) daemon/rpc/method.c
 
 $(FUZZERS): $(BUILD)/fuzz_%: $(BUILD)/obj/tests/fuzz/fuzz_%.o $$(call objects,$$(fuzz_$$*_PARTS))
 	@mkdir -p $(@D)
-	$(LINK) -fsanitize=fuzzer $^ -o $@ $(if $(fuzz_$*_LIBS),$(call pc,libs,$(fuzz_$*_LIBS))) -lm
+	$(call say,LD)$(LINK) -fsanitize=fuzzer $^ -o $@ $(if $(fuzz_$*_LIBS),$(call pc,libs,$(fuzz_$*_LIBS))) -lm
 
 $(BUILD)/dictionary: $(BUILD)/obj/tests/fuzz/dictionary.o $(call objects,$(dictionary_PARTS))
 	@mkdir -p $(@D)
-	$(LINK) $^ -o $@ $(call pc,libs,inih libcjson)
+	$(call say,LD)$(LINK) $^ -o $@ $(call pc,libs,inih libcjson)
 
 .PHONY: fuzz fuzz-short fuzz-coverage fuzz-build fuzzers
 fuzzers: $(FUZZERS) $(BUILD)/dictionary
