@@ -6,8 +6,10 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
+#include <sys/resource.h>
 
 #include "daemon/base/cleanup.h"
+#include "daemon/core/listener.h"
 #include "daemon/wire/unread.h"
 
 struct queued {
@@ -77,23 +79,45 @@ void queue_forget_if_read(struct link *link)
         queue_forget_fds(link);
 }
 
-/* The kernel lets a process have so many fds in flight and no more: neither one link's nor one user's may become
- * everyone's. */
-static int charge_fds(struct link *link, unsigned n_fds)
+/* Never more than half of what the others leave: whoever comes next finds room. */
+static bool is_fair(const struct account *account, uint64_t all, uint64_t most, unsigned n_fds)
+{
+    uint64_t own = account->use[ACCOUNT_UNREAD_FDS], others = all - own;
+
+    return others < most && own + n_fds <= (most - others) / 2;
+}
+
+/* The kernel lets the processes of a user have so many fds in flight and no more, and a worker that cannot send what it
+ * made is of no use: neither one link's nor one user's nor one listener's may become everyone's. */
+static bool leaves_room(const struct link *link, unsigned n_fds)
+{
+    const struct account *whole = &link->account->listener->whole;
+    struct rlimit limit;
+    uint64_t all = 0;
+
+    if (getrlimit(RLIMIT_NOFILE, &limit))
+        return true;
+    list_for_each (node, &link->core->listeners)
+        all += list_entry(node, struct listener, node)->whole.use[ACCOUNT_UNREAD_FDS];
+    uint64_t most = limit.rlim_cur - limit.rlim_cur / 8;
+    return is_fair(link->account, all, most, n_fds) && is_fair(whole, all, most, n_fds);
+}
+
+static bool charge_account(struct link *link, unsigned n_fds)
 {
     char detail[HBM_DETAIL_MAX];
 
+    return leaves_room(link, n_fds) && !account_charge(link->account, ACCOUNT_UNREAD_FDS, n_fds, detail);
+}
+
+static int charge_fds(struct link *link, unsigned n_fds)
+{
     queue_forget_if_read(link);
     if (link->unread_fds + n_fds > LINK_UNREAD_FDS)
         return -ETOOMANYREFS;
-    if (account_charge(link->account, ACCOUNT_UNREAD_FDS, n_fds, detail)) {
-        list_for_each (node, &link->server->links) {
-            struct link *other = list_entry(node, struct link, node);
-            if (other->account == link->account)
-                queue_forget_if_read(other);
-        }
-        unread_reap(link->server);
-        if (account_charge(link->account, ACCOUNT_UNREAD_FDS, n_fds, detail))
+    if (!charge_account(link, n_fds)) {
+        wire_servers_forget_read();
+        if (!charge_account(link, n_fds))
             return -ETOOMANYREFS;
     }
     link->unread_fds += n_fds;

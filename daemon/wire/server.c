@@ -13,11 +13,24 @@
 #include "daemon/base/log.h"
 #include "daemon/core/sent.h"
 #include "daemon/wire/link.h"
+#include "daemon/wire/queue.h"
 #include "daemon/wire/unread.h"
 #include "daemon/wire/watch.h"
 
 #define ACCEPTS_A_WAKEUP 16
 #define COMPLAINT_MS 1000
+
+static struct list servers = LIST_INIT(servers);
+
+void wire_servers_forget_read(void)
+{
+    list_for_each (node, &servers) {
+        struct wire_server *server = list_entry(node, struct wire_server, node);
+        list_for_each (inner, &server->links)
+            queue_forget_if_read(list_entry(inner, struct link, node));
+        unread_reap(server);
+    }
+}
 
 static int open_reserve(void)
 {
@@ -180,12 +193,14 @@ int wire_server_new(uv_loop_t *loop, struct core *core, const struct wire_world 
     server->core = core;
     server->world = *world;
     list_init(&server->links);
+    list_append(&servers, &server->node);
     list_init(&server->watches);
     list_init(&server->unread);
     server->unread_timer.fire = unread_tick;
     list_init(&server->unread_timer.node);
     int error = uv_poll_init(loop, &server->poll, listen_fd);
     if (error) {
+        list_unlink(&server->node);
         free(server);
         return error;
     }
@@ -225,6 +240,7 @@ struct wire_server *wire_server_free(struct wire_server *server)
     if (!server)
         return NULL;
     server->stopped = true;
+    list_unlink(&server->node);
     wire_server_stop_listening(server);
     while (!list_empty(&server->links))
         link_shut_down(list_entry(list_first(&server->links), struct link, node));

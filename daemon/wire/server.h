@@ -7,6 +7,7 @@
 #define WIRE_UNCLOSED "what this user's clients sent does not close: its file systems or its sockets do not answer"
 
 struct wire_server {
+    struct list node; /* of all that there are */
     uv_loop_t *loop;
     struct core *core;
     struct wire_world world;
@@ -30,6 +31,8 @@ void wire_server_closed(struct wire_server *server);
 /* Logs what a client did wrong, at most once a second: its faults are not to fill the log. */
 __attribute__((format(printf, 2, 3))) void wire_server_complain(struct wire_server *server, const char *format,
                                                                 ...);
+/* Of no link, of any server, more is charged for fds that have left its socket. */
+void wire_servers_forget_read(void);
 /* A link was doomed. */
 void wire_server_reap_soon(struct wire_server *server);
 /* Takes the fd. The client hears of the end now, however long what lies unread in its socket takes to close. */

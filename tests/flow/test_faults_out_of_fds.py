@@ -7,8 +7,10 @@ import signal
 import pytest
 
 from conftest import Daemon
-from helpers import ERROR_NAMES, MIB, Client, ctl_done, fds_of, refused, serves, used
-from wire import KEEP, Refused
+from helpers import ERROR_NAMES, MIB, Client, ctl_done, events, fds_of, refused, serves, used
+from tables import publish
+import wire
+from wire import KEEP, UNLOCKED, Refused
 
 LIMIT = 64
 
@@ -128,3 +130,28 @@ def test_readers_of_one_buffer_share_its_fd(starved):
             if not number:
                 before = fds_of(starved.process.pid)
         starved.wait_for(lambda: fds_of(starved.process.pid) <= before)
+
+
+class Cramped(Daemon):
+    def command(self):
+        return ["prlimit", "--nofile=600:600", *super().command()]
+
+
+def test_fds_that_a_client_leaves_unread_leave_workers_room_for_theirs():
+    """FAULTS 9, 19: the kernel counts what is in flight of all processes of one user together."""
+    daemon = Cramped().start()
+    with wire.Client(daemon.socket) as hoard, Client(daemon.socket) as builder:
+        hoard.hello()
+        builder.hello()
+        packet = publish(builder, "m", {f"t{number}": 64 for number in range(40)})
+        packet.close()
+        builder.call("commit", lease=packet.fields["lease"], commit=1)
+        with contextlib.suppress(ConnectionError):  # it is ended in the middle of this
+            for _ in range(50):
+                hoard.send("attach_model", name="m", access=0, flags=UNLOCKED, timeout_ms=1000)
+                hoard.send("attach_model", name="m", access=0, flags=0, timeout_ms=1000)
+        daemon.wait_for(lambda: events(daemon, "client.dropped"))
+        for _ in range(5):
+            assert serves(daemon)
+        assert [device["worker_restarts"] for device in daemon.rpc("hbm.devices")] == [0]
+    daemon.close()
