@@ -17,8 +17,10 @@ enum type {
     TYPE_SIZE,
     TYPE_BYTES,
     TYPE_COUNT,
+    TYPE_DEVICES,
     TYPE_PERCENT,
     TYPE_SECONDS,
+    TYPE_PATIENCE,
     TYPE_SWITCH
 };
 
@@ -130,6 +132,22 @@ static const char *set_seconds(uint32_t *field, const char *value)
     return NULL;
 }
 
+static const char *set_devices(uint32_t *field, const char *value)
+{
+    static const char *expected = "host memory is served as 1 to 64 devices";
+    const char *wrong = set_whole(field, value, 64, expected);
+
+    return wrong || *field ? wrong : expected;
+}
+
+/* Less, and no worker would come to its first answer. */
+static const char *set_patience(uint32_t *field, const char *value)
+{
+    const char *wrong = set_seconds(field, value);
+
+    return wrong || *field >= 1000 ? wrong : "a worker has 1 second at least";
+}
+
 static const char *set_mode(uint32_t *field, const char *value)
 {
     char *end;
@@ -188,10 +206,14 @@ static const char *set_field(enum type type, void *field, const char *value)
         return set_bytes(field, value);
     case TYPE_COUNT:
         return set_whole(field, value, UINT32_MAX, "a count is a whole number");
+    case TYPE_DEVICES:
+        return set_devices(field, value);
     case TYPE_PERCENT:
         return set_whole(field, value, 100, "a percentage is a whole number from 0 to 100");
     case TYPE_SECONDS:
         return set_seconds(field, value);
+    case TYPE_PATIENCE:
+        return set_patience(field, value);
     case TYPE_SWITCH:
         return set_switch(field, value);
     }

@@ -23,8 +23,10 @@ typedef char config_text[CONFIG_TEXT_MAX];
 #define CONFIG_TYPE_SIZE struct config_size
 #define CONFIG_TYPE_BYTES uint64_t
 #define CONFIG_TYPE_COUNT uint32_t
+#define CONFIG_TYPE_DEVICES uint32_t
 #define CONFIG_TYPE_PERCENT uint32_t
 #define CONFIG_TYPE_SECONDS uint32_t /* as milliseconds */
+#define CONFIG_TYPE_PATIENCE uint32_t
 #define CONFIG_TYPE_SWITCH bool
 #define CONFIG_TYPE_MODE uint32_t
 

@@ -134,6 +134,13 @@ static void sizes_at_their_ends(void **state)
     assert_int_equal(config_set(&config, "host_bytes", " 5", "", why), -1);
     assert_int_equal(config_set(&config, "host_bytes", "0", "", why), 0);
     assert_int_equal(config_set(&config, "reclaim_seconds", "nan", "", why), -1);
+    assert_int_equal(config_set(&config, "worker_patience_seconds", "1", "", why), 0);
+    assert_int_equal(config_set(&config, "worker_patience_seconds", "0.9", "", why), -1);
+    assert_int_equal(config_set(&config, "worker_patience_seconds", "0", "", why), -1);
+    assert_int_equal(config_set(&config, "worker_patience_seconds", "never", "", why), -1);
+    assert_int_equal(config_set(&config, "host_devices", "64", "", why), 0);
+    assert_int_equal(config_set(&config, "host_devices", "65", "", why), -1);
+    assert_int_equal(config_set(&config, "host_devices", "0", "", why), -1);
     assert_int_equal(config_set(&config, "account_ops", "4294967295", "", why), 0);
     assert_int_equal(config_set(&config, "account_ops", "4294967296", "", why), -1);
     assert_int_equal(config_bytes((struct config_size){50, true}, 7), 3);
