@@ -59,12 +59,14 @@ static char *detail_text(const cJSON *item)
         return cell_shape(item);
     if (!strcmp(item->string, "leases"))
         return cell_leases(item);
+    if (!strcmp(item->string, "windows"))
+        return cell_windows(item);
     return cell_text(item);
 }
 
 static bool counts_bytes(const char *name)
 {
-    return !strcmp(name, "size") || !strcmp(name, "stored_size") || !strncmp(name, "bytes_", strlen("bytes_"));
+    return !strcmp(name, "size") || !strcmp(name, "stored_size") || !strcmp(name, "bytes") || !strncmp(name, "bytes_", strlen("bytes_"));
 }
 
 /* The reasons of kept_by, a line each. */

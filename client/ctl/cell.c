@@ -83,6 +83,22 @@ char *cell_leases(const cJSON *leases)
     return cJSON_IsArray(leases) ? joined(leases, ", ", "-", lease_text) : cell_text(leases);
 }
 
+static char *window_text(const cJSON *window)
+{
+    _cleanup_free_ char *pid = cell_text(cJSON_GetObjectItemCaseSensitive(window, "pid"));
+    _cleanup_free_ char *groups = cell_text(cJSON_GetObjectItemCaseSensitive(window, "groups"));
+
+    char *text = text_new("pid %s: %s", pid, groups);
+    if (!text)
+        out_of_memory();
+    return text;
+}
+
+char *cell_windows(const cJSON *windows)
+{
+    return cJSON_IsArray(windows) ? joined(windows, "; ", "-", window_text) : cell_text(windows);
+}
+
 char *cell_owner(const cJSON *row, const char *name)
 {
     const char *listener = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(row, "listener"));

@@ -12,3 +12,4 @@ char *cell_shape(const cJSON *shape);
 char *cell_owner(const cJSON *row, const char *name);
 /* A buffer row's leases: "4711 rw, 4712 ro unlocked". Owned by the caller. */
 char *cell_leases(const cJSON *leases);
+char *cell_windows(const cJSON *windows); /* "pid 12: layers.0, layers.1" */

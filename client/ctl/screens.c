@@ -307,6 +307,11 @@ void show_models(const struct cli *cli, const cJSON *models)
     const cJSON *row;
     struct grid grid;
 
+    if (cli->n_words) {
+        show_details(cli, models);
+        return;
+    }
+
     grid_begin(&grid, peer ? with_peer : titles);
     cJSON_ArrayForEach(row, models)
     {

@@ -115,12 +115,35 @@ void write_buffer(struct writer *writer, struct lease_index *index, const struct
     write_close(writer, '}');
 }
 
+/* Its group's place in the declared order, from 1 on, and who has it in a window of that. */
+static void write_turn(struct writer *writer, const struct buffer *buffer)
+{
+    const struct model *model = buffer->model;
+    const struct arena *arena = buffer->arena;
+    uint32_t turn = 0;
+
+    while (model && turn < model->n_order && model->order[turn] != arena->id)
+        turn++;
+    if (model && turn < model->n_order)
+        write_number(writer, "turn", turn + 1);
+    else
+        write_null(writer, "turn");
+    write_open(writer, "in_window_of", '[');
+    list_for_each (node, &arena->mappings) {
+        const struct mapping *mapping = list_entry(node, struct mapping, arena_node);
+        if (mapping_is_wanted(mapping))
+            write_integer(writer, NULL, mapping->session->pid);
+    }
+    write_close(writer, ']');
+}
+
 static void write_everything(struct writer *writer, struct lease_index *index, const struct principal *who,
                              const struct buffer *buffer)
 {
     write_open(writer, NULL, '{');
     write_members(writer, index, who, buffer);
     write_pressure(writer, buffer->arena);
+    write_turn(writer, buffer);
     write_lock_waits(writer, &buffer->arena->lock_waits);
     write_keepers(writer, "kept_by", index, who, buffer);
     write_close(writer, '}');

@@ -84,6 +84,14 @@ bool mapping_is_locked(const struct mapping *mapping)
            (atomic_load_explicit(&session->words[mapping->slot], memory_order_relaxed) & LOCKWORD_COUNT);
 }
 
+bool mapping_is_wanted(const struct mapping *mapping)
+{
+    const struct session *session = mapping ? mapping->session : NULL;
+
+    return session && session->words && mapping->arena &&
+           (atomic_load_explicit(&session->words[mapping->slot], memory_order_relaxed) & LOCKWORD_WANTED);
+}
+
 bool lease_entry_locked(struct lease_entry *entry, const struct arena *arena)
 {
     const struct lease *lease = entry->lease;

@@ -24,6 +24,8 @@ void lease_index_clear(struct lease_index *index);
 struct lease_entry *lease_index_find(struct lease_index *index, uint64_t held);
 struct lease_entry *lease_index_next(struct lease_index *index, struct lease_entry *entry);
 bool mapping_is_locked(const struct mapping *mapping);
+/* Its client has it in the window of its order. NULL is fine: no. */
+bool mapping_is_wanted(const struct mapping *mapping);
 /* arena NULL: any of the lease's. */
 bool lease_entry_locked(struct lease_entry *entry, const struct arena *arena);
 /* Writes the "leases" of a buffer, those of its model included, or of a model. */

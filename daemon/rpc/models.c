@@ -43,6 +43,53 @@ static void write_sizes(struct writer *writer, const struct model *model)
     write_by_tier(writer, "stored_by_tier", bytes);
 }
 
+/* As a client declared it last. */
+static void write_order(struct writer *writer, const struct model *model)
+{
+    if (!model->n_order) {
+        write_null(writer, "order");
+        return;
+    }
+    write_open(writer, "order", '[');
+    for (uint32_t i = 0; i < model->n_order; i++) {
+        const struct arena *arena = arena_get(model->core, model->order[i]);
+        if (arena)
+            write_string(writer, NULL, arena->group);
+    }
+    write_close(writer, ']');
+}
+
+static bool has_window(const struct lease *lease)
+{
+    for (uint32_t i = 0; i < lease->n_mappings; i++)
+        if (mapping_is_wanted(lease->mappings[i]))
+            return true;
+    return false;
+}
+
+/* Of each lease that has one, where it stands now. */
+static void write_windows(struct writer *writer, struct lease_index *index, const struct model *model)
+{
+    struct lease_entry *entry = lease_index_find(index, model->id);
+
+    write_open(writer, "windows", '[');
+    for (; entry && !writer_has_failed(writer); entry = lease_index_next(index, entry)) {
+        const struct lease *lease = entry->lease;
+        if (!has_window(lease))
+            continue;
+        write_open(writer, NULL, '{');
+        write_integer(writer, "pid", lease->session->pid);
+        write_id(writer, "session", lease->session->id);
+        write_open(writer, "groups", '[');
+        for (uint32_t i = 0; i < lease->n_mappings; i++)
+            if (mapping_is_wanted(lease->mappings[i]))
+                write_string(writer, NULL, lease->mappings[i]->arena->group);
+        write_close(writer, ']');
+        write_close(writer, '}');
+    }
+    write_close(writer, ']');
+}
+
 void write_model(struct writer *writer, struct lease_index *index, const struct principal *who,
                  const struct model *model)
 {
@@ -69,6 +116,8 @@ void write_model(struct writer *writer, struct lease_index *index, const struct 
     write_string(writer, "device",
                  first ? list_entry(first, struct buffer, model_node)->arena->device->uuid : NULL);
     write_model_leases(writer, index, model);
+    write_order(writer, model);
+    write_windows(writer, index, model);
     write_lock_waits(writer, &model->lock_waits);
     write_close(writer, '}');
 }
@@ -76,16 +125,18 @@ void write_model(struct writer *writer, struct lease_index *index, const struct 
 void handle_MODELS(struct request *request, const struct MODELS_args *args)
 {
     const struct principal *who = &request->connection->who;
-    _cleanup_(lease_index_clear) struct lease_index index;
+    _cleanup_(lease_index_clear) struct lease_index index = {0};
+    const struct model *only = args->model ? names_resolve(&request->core->model_names, who, args->model) : NULL;
 
-    (void)args;
+    if (args->model && (!only || !model_visible(only, who)))
+        return answer_refuse(request, HBM_E_NOT_FOUND, "model %.200s", args->model);
     if (!lease_index_make(&index, request->core))
         return answer_refuse(request, INTERNAL_ERROR, "no memory for the answer");
     struct writer *writer = answer_begin(request);
     write_open(writer, "result", '[');
     list_for_each (node, &request->core->models) {
         const struct model *model = list_entry(node, struct model, node);
-        if (model_visible(model, who))
+        if ((!only || model == only) && model_visible(model, who))
             write_model(writer, &index, who, model);
     }
     write_close(writer, ']');

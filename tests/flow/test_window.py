@@ -1,5 +1,5 @@
 """A window of a declared order: the layers in it are on the device, the others leave again, and no byte is lost."""
-from helpers import (Program, client, client_program, ctl_done, fails, hash_of, host_only, load_layers, module_daemon, program, settled,
+from helpers import (Program, client, client_program, ctl_done, ctl_refused, fails, hash_of, host_only, load_layers, module_daemon, program, settled,
                      shared, sweep, used)
 from test_faults_worker import Faulty
 from test_prefetch import LAYER, stopped_worker, tiers, waits
@@ -181,6 +181,72 @@ def test_a_loop_goes_on_with_the_next_owner(make_daemon, program):
     assert tiers(daemon)[0] == "host" and tiers(daemon)[1:3] == ["device"] * 2
     assert hash_of(daemon, "model:m") == before
     user.end()
+
+
+def shown(daemon):
+    """The declared order, and each window by its pid."""
+    [row] = daemon.rpc("hbm.models", {"model": "m"})
+    return row["order"], {window["pid"]: window["groups"] for window in row["windows"]}
+
+
+def groups(*layers):
+    return [f"layers.{i}" for i in layers]
+
+
+@host_only
+def test_the_declared_order_and_where_windows_of_it_stand_is_shown(shared, program):
+    load_layers(shared, "other", 1)
+    user, sums = windowed(shared, program, 1, 1)
+    pid = user.process.pid
+    assert shown(shared) == (groups(*range(N)), {})  # nothing has been used yet
+    use(user, 0, sums)
+    assert shown(shared)[1] == {pid: groups(0, 1, N - 1)}
+    leave(user, 0)
+    use(user, 2, sums)
+    assert shown(shared)[1] == {pid: groups(1, 2, 3)}
+    text = ctl_done(shared, "models", "m")
+    assert f"pid {pid}: layers.1, layers.2, layers.3" in text and f"order                {', '.join(groups(*range(N)))}" in text
+    assert "other" not in text and "other" in ctl_done(shared, "models")
+    [row] = shared.rpc("hbm.show", {"sel": "m/layers.2.weight"})
+    assert (row["turn"], row["in_window_of"]) == (3, [pid])
+    [row] = shared.rpc("hbm.show", {"sel": "m/layers.5.weight"})
+    assert (row["turn"], row["in_window_of"]) == (6, [])
+    user.ask("mwindow", 0, OFF, 0)
+    assert shown(shared) == (groups(*range(N)), {})
+    user.ask("morder", 0, 1, *reversed(groups(*range(N))))
+    assert shown(shared)[0] == list(reversed(groups(*range(N))))
+    [row] = shared.rpc("hbm.show", {"sel": "other/*"})
+    assert (row["turn"], row["in_window_of"]) == (None, [])
+    ctl_refused(shared.ctl("models", "nothing"), 1, "nothing")
+
+
+@host_only
+def test_an_owner_without_clients_has_no_order_and_whoever_comes_back_tells_it_again(make_daemon, program):
+    """FAULTS 26: it is in no ledger. Until then a model sleeps and wakes in the order in which it was published."""
+    daemon = make_daemon(supervise=True).start()
+    user, sums = windowed(daemon, program, 1, 1)
+    before, pid = hash_of(daemon, "model:m"), user.process.pid
+    use(user, 2, sums)
+    back(daemon, daemon.kill9())
+    daemon.wait_for(lambda: [row["state"] for row in daemon.rpc("hbm.sessions")] == ["open"])
+    assert shown(daemon) == (None, {pid: groups(1, 2, 3)})  # windows are in the client's words
+    leave(user, 2)
+    use(user, 3, sums)
+    daemon.wait_for(lambda: shown(daemon) == (groups(*range(N)), {pid: groups(2, 3, 4)}))
+    leave(user, 3)
+    user.end()
+    daemon.wait_for(lambda: not daemon.rpc("hbm.sessions"))
+    back(daemon, daemon.kill9())
+    assert shown(daemon) == (None, {})
+    ctl_done(daemon, "sleep", "m")
+    ctl_done(daemon, "wake", "m")
+    assert tiers(daemon) == ["device"] * N and hash_of(daemon, "model:m") == before
+    user, sums = windowed(daemon, program, 1, 1)
+    assert shown(daemon) == (groups(*range(N)), {})
+    use(user, 5, sums)
+    assert shown(daemon)[1] == {user.process.pid: groups(0, 4, 5)} and stay(daemon, 4, 5, 0)
+    user.end()
+    sweep(daemon)
 
 
 @host_only
