@@ -207,7 +207,7 @@ void verb_kick(struct core *core, struct call *call, uint64_t id)
     }
     pid = session->pid;
     if (session->link)
-        session->kick(session, HBM_E_CANCELLED, "an operator ended this session");
+        session->kick(session, HBM_E_DISCONNECTED, "an operator ended this session");
     else if (session->state != SESSION_QUARANTINED)
         session_gone(session, false, "an operator ended it");
     call_done(call, &pid);
