@@ -10,6 +10,8 @@ static const struct codec_reference *const references[] = {
     [HBM_CODEC_FP16] = &codec_reference_fp16,
     [HBM_CODEC_BF16] = &codec_reference_bf16,
     [HBM_CODEC_INT8] = &codec_reference_int8,
+    [HBM_CODEC_FP8_E4M3] = &codec_reference_fp8_e4m3,
+    [HBM_CODEC_FP8_E5M2] = &codec_reference_fp8_e5m2,
 };
 
 static const struct codec_reference *reference_of(unsigned codec)
@@ -25,10 +27,8 @@ bool codec_supported(unsigned dtype, const struct hbm_encoding *encoding, const 
         return false;
     if (encoding->stored != hbm_codec_stored_dtype(encoding->codec))
         return false;
-    if (!hbm_shape_bytes(dims, rank, dtype, &bytes) || !hbm_encoding_units(encoding, dims, rank, &units))
-        return false;
-    /* Without scales there is nothing to be granular about. */
-    return hbm_codec_scale_bytes(encoding->codec) || encoding->granularity == HBM_PER_TENSOR;
+    return hbm_codec_takes(encoding->codec, encoding->granularity) && hbm_shape_bytes(dims, rank, dtype, &bytes) &&
+           hbm_encoding_units(encoding, dims, rank, &units);
 }
 
 static uint64_t product(const uint64_t *dims, unsigned from, unsigned to)

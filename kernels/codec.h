@@ -7,6 +7,9 @@
  * changed it, which takes a subnormal scale.
  * fp16/bf16: round to nearest even; finite values beyond the largest finite one saturate to it and count
  * as clipped; NaN stays NaN (sign and as much of its payload as fits), infinities stay infinities.
+ * fp8-e4m3, fp8-e5m2: scale = amax/448, or amax/57344 (1 if amax is 0, the least normal if it is less); x * (1/scale) is
+ * rounded to the nearest code, half to even. NaN stays NaN, with its sign. e5m2 keeps infinities; e4m3 has none, and
+ * +-inf encodes as +-448. x' = value*scale, held within the finite floats. Nothing is clipped.
  * Decoding ends with the same saturating rounding to the raw dtype. A receipt's errors are those of x' before it:
  * what a reader of the stored form sees.
  * All arithmetic on elements is in binary32 with no fused multiply-add, so that every machine agrees. */
@@ -26,6 +29,7 @@ struct codec_job {
     void *raw_out;      /* decode: elements of dtype */
     void *data;         /* stored elements: written by encode, read by decode */
     float *scale;       /* one binary32 a unit, or NULL where the codec has none */
+    int32_t *zero;      /* one zero point a unit, or NULL where the codec has none */
     uint64_t dims[HBM_RANK_MAX];
     unsigned rank;
     unsigned dtype; /* F32, F16 or BF16: of the raw side */

@@ -15,25 +15,31 @@ struct codec_row {
 };
 
 enum { RAW_F32, RAW_F16, RAW_BF16, RAW_TYPES };
-enum { CODECS = HBM_CODEC_INT8 + 1, GRANULARITIES = HBM_PER_GROUP + 1 };
+enum { CODECS = HBM_CODEC_FP8_E5M2 + 1, GRANULARITIES = HBM_PER_GROUP + 1 };
 
 /* clang-format off */
 #define NONE {nullptr, nullptr, nullptr}
-#define NO_CODEC {{NONE, NONE, NONE}, {NONE, NONE, NONE}, {NONE, NONE, NONE}}
-#define HALVES(raw, stored) {{halves_encode<raw, stored>, nullptr, halves_decode<raw, stored>}, NONE, NONE}
-#define INT8_UNITS(raw) {int8_two_pass_encode<raw>, int8_fused_encode<raw>, int8_decode<raw>}
-#define INT8(raw) {{int8_two_pass_encode<raw>, nullptr, int8_decode<raw>}, INT8_UNITS(raw), INT8_UNITS(raw)}
+#define ONE_UNIT(codec, raw) {codec##_two_pass_encode<raw>, nullptr, codec##_decode<raw>}
+#define MANY_UNITS(codec, raw) {codec##_two_pass_encode<raw>, codec##_fused_encode<raw>, codec##_decode<raw>}
+
+#define OF_RAW_TYPES(row, codec) {row(codec, f32), row(codec, f16), row(codec, bf16)}
+#define NO_CODEC_ROW(codec, raw) {NONE, NONE, NONE}
+#define HALVES_ROW(stored, raw) {{halves_encode<raw, stored>, nullptr, halves_decode<raw, stored>}, NONE, NONE}
+#define ANY_UNITS_ROW(codec, raw) {ONE_UNIT(codec, raw), MANY_UNITS(codec, raw), MANY_UNITS(codec, raw)}
 /* clang-format on */
 
 /* Rows by enum hbm_codec, then raw type, then enum hbm_granularity. */
 static const struct codec_row table[CODECS][RAW_TYPES][GRANULARITIES] = {
-    NO_CODEC,
-    {HALVES(f32, f16), HALVES(f16, f16), HALVES(bf16, f16)},
-    {HALVES(f32, bf16), HALVES(f16, bf16), HALVES(bf16, bf16)},
-    {INT8(f32), INT8(f16), INT8(bf16)},
+    OF_RAW_TYPES(NO_CODEC_ROW, ),
+    OF_RAW_TYPES(HALVES_ROW, f16),
+    OF_RAW_TYPES(HALVES_ROW, bf16),
+    OF_RAW_TYPES(ANY_UNITS_ROW, int8),
+    OF_RAW_TYPES(ANY_UNITS_ROW, fp8_e4m3),
+    OF_RAW_TYPES(ANY_UNITS_ROW, fp8_e5m2),
 };
 
-static_assert(HBM_CODEC_RAW == 0 && HBM_CODEC_FP16 == 1 && HBM_CODEC_BF16 == 2 && HBM_CODEC_INT8 == 3,
+static_assert(HBM_CODEC_RAW == 0 && HBM_CODEC_FP16 == 1 && HBM_CODEC_BF16 == 2 && HBM_CODEC_INT8 == 3 &&
+                  HBM_CODEC_FP8_E4M3 == 4 && HBM_CODEC_FP8_E5M2 == 5,
               "the table's rows follow codecs.def");
 
 static const struct codec_row *row_of(const struct codec_job *job)
@@ -69,6 +75,7 @@ int codec_encode_cuda(const struct codec_job *job, void *workspace, void *stream
     struct codec_call call = {job->raw_in,
                               job->data,
                               job->scale,
+                              job->zero,
                               static_cast<struct codec_tally *>(workspace),
                               codec_view_of(job),
                               vectors_fit(job->raw_in, job->data),
@@ -88,6 +95,7 @@ int codec_decode_cuda(const struct codec_job *job, void *stream)
     struct codec_call call = {job->data,
                               job->raw_out,
                               job->scale,
+                              job->zero,
                               nullptr,
                               codec_view_of(job),
                               vectors_fit(job->data, job->raw_out),

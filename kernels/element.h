@@ -16,6 +16,7 @@
 #define ELEMENT_ABS 0x7fffffffu
 #define ELEMENT_INF 0x7f800000u
 #define ELEMENT_MAX 0x7f7fffffu      /* bits of the largest finite binary32 */
+#define ELEMENT_LEAST 0x00800000u    /* bits of the least normal binary32 */
 #define ELEMENT_F16_MAX 0x477fe000u  /* bits of 65504 */
 #define ELEMENT_BF16_MAX 0x7f7f0000u /* bits of the largest finite bfloat16 */
 
@@ -152,6 +153,24 @@ ELEMENT_FN uint32_t element_magnitude(float x)
 /* 1.5 * 2^23: adding it rounds any |v| < 2^22 to an integer, half to even, kept in the low bits of the sum. */
 #define ELEMENT_ROUNDER 12582912.0f
 
+/* amax/most, for codecs that multiply with its reciprocal: no less than the least normal, so that this is finite. */
+ELEMENT_FN float element_scale(float amax, float most)
+{
+    float scale = element_div(amax, most), least = element_float(ELEMENT_LEAST);
+
+    if (amax == 0)
+        return 1.0f;
+    return scale < least ? least : scale;
+}
+
+/* Held within the finite floats: a code never decodes to an infinity that was none. */
+ELEMENT_FN float element_held(float x)
+{
+    float most = element_float(ELEMENT_MAX);
+
+    return x > most ? most : x < -most ? -most : x;
+}
+
 /* amax/127 underflows to 0 for the least subnormals; the smallest positive scale then codes them exactly. */
 ELEMENT_FN float int8_scale(float amax)
 {
@@ -177,8 +196,5 @@ ELEMENT_FN int int8_code(float x, float scale, bool *clipped)
 /* 127 * scale may round past the largest finite float when amax is next to it; a code never decodes to infinity. */
 ELEMENT_FN float int8_value(int code, float scale)
 {
-    float x = element_mul((float)code, scale);
-    float most = element_float(ELEMENT_MAX);
-
-    return x > most ? most : x < -most ? -most : x;
+    return element_held(element_mul((float)code, scale));
 }

@@ -11,6 +11,7 @@ struct codec_call {
     const void *in; /* raw for encode, stored for decode */
     void *out;
     float *scale;
+    int32_t *zero;             /* NULL for codecs without zero points */
     struct codec_tally *tally; /* on the device; NULL for decode */
     struct codec_view view;
     bool aligned; /* both sides allow 16-byte accesses at every 8th element */
@@ -19,10 +20,15 @@ struct codec_call {
 
 typedef cudaError_t codec_launch(const struct codec_call &call);
 
-/* Each of these is instantiated for the three raw types in the .cu file of its name. */
-template <class Raw> codec_launch int8_two_pass_encode;
-template <class Raw> codec_launch int8_fused_encode;
-template <class Raw> codec_launch int8_decode;
+/* Of the codecs that have units, from the .cu file of their name, for the three raw types of chunk.cuh. */
+#define UNIT_LAUNCHES(name)                                                                                        \
+    template <class Raw> cudaError_t name##_two_pass_encode(const struct codec_call &call);                        \
+    template <class Raw> cudaError_t name##_fused_encode(const struct codec_call &call);                           \
+    template <class Raw> cudaError_t name##_decode(const struct codec_call &call)
+
+UNIT_LAUNCHES(int8);
+UNIT_LAUNCHES(fp8_e4m3);
+UNIT_LAUNCHES(fp8_e5m2);
 template <class Raw, class Stored> codec_launch halves_encode;
 template <class Raw, class Stored> codec_launch halves_decode;
 

@@ -11,7 +11,8 @@ struct codec_reference {
     void (*decode)(const struct codec_job *job, const struct codec_view *view);
 };
 
-extern const struct codec_reference codec_reference_fp16, codec_reference_bf16, codec_reference_int8;
+extern const struct codec_reference codec_reference_fp16, codec_reference_bf16, codec_reference_int8,
+    codec_reference_fp8_e4m3, codec_reference_fp8_e5m2;
 
 static inline float element_load(const void *base, unsigned dtype, uint64_t index)
 {

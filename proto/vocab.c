@@ -18,13 +18,16 @@ static const struct dtype_row dtypes[] = {
 struct codec_row {
     const char *name;
     unsigned stored;
-    unsigned scale_bytes;
+    unsigned scale_bytes, zero_bytes;
+    unsigned granularities; /* bit g: enum hbm_granularity g */
     bool lossless;
 };
 
+enum { TENSOR = 1u << HBM_PER_TENSOR, GROUP = 1u << HBM_PER_GROUP, ANY = TENSOR | 1u << HBM_PER_CHANNEL | GROUP };
+
 static const struct codec_row codecs[] = {
-#define CODEC(name, number, text, stored, scale_bytes, lossless)                                             \
-    [number] = {text, HBM_##stored, scale_bytes, lossless},
+#define CODEC(name, number, text, stored, scale_bytes, zero_bytes, granularities, lossless)                  \
+    [number] = {text, HBM_##stored, scale_bytes, zero_bytes, granularities, lossless},
 #include "proto/codecs.def"
 #undef CODEC
 };
@@ -78,6 +81,16 @@ unsigned hbm_codec_stored_dtype(unsigned codec)
 unsigned hbm_codec_scale_bytes(unsigned codec)
 {
     return codec < COUNT(codecs) ? codecs[codec].scale_bytes : 0;
+}
+
+unsigned hbm_codec_zero_bytes(unsigned codec)
+{
+    return codec < COUNT(codecs) ? codecs[codec].zero_bytes : 0;
+}
+
+bool hbm_codec_takes(unsigned codec, unsigned granularity)
+{
+    return codec < COUNT(codecs) && granularity <= HBM_PER_GROUP && codecs[codec].granularities >> granularity & 1;
 }
 
 bool hbm_codec_lossless(unsigned codec)

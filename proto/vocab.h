@@ -26,10 +26,13 @@ enum hbm_dtype {
 };
 
 enum hbm_codec {
-#define CODEC(name, number, text, stored, scale_bytes, lossless) HBM_CODEC_##name = (number),
+#define CODEC(name, number, text, stored, scale_bytes, zero_bytes, granularities, lossless) HBM_CODEC_##name = (number),
 #include "proto/codecs.def"
 #undef CODEC
 };
+
+/* What can be asked for, as sentences and choices name it. */
+#define HBM_CODEC_CHOICES "fp16|bf16|int8|fp8-e4m3|fp8-e5m2"
 
 enum hbm_granularity {
     HBM_PER_TENSOR = 0,
@@ -78,6 +81,8 @@ const char *hbm_codec_name(unsigned codec);          /* "int8"; NULL if unknown 
 int hbm_codec_by_name(const char *name);             /* -1 if unknown */
 unsigned hbm_codec_stored_dtype(unsigned codec);     /* enum hbm_dtype */
 unsigned hbm_codec_scale_bytes(unsigned codec);      /* bytes of scale a unit */
+unsigned hbm_codec_zero_bytes(unsigned codec);       /* bytes of zero point a unit */
+bool hbm_codec_takes(unsigned codec, unsigned granularity);
 bool hbm_codec_lossless(unsigned codec);
 const char *hbm_tier_name(unsigned tier);            /* "device", "host", "disk", "peer" */
 int hbm_tier_by_name(const char *name);              /* -1 if unknown */

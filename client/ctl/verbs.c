@@ -3,6 +3,8 @@
 #include <stddef.h>
 #include <string.h>
 
+#include "proto/vocab.h"
+
 #define OPTIONS(...) (const struct option_row[]){__VA_ARGS__, {0}}
 #define FLAG(name, param) {name, NULL, param, OPTION_FLAG, false}
 #define TEXT(name, value, param) {name, value, param, OPTION_TEXT, false}
@@ -44,7 +46,7 @@ static const struct verb verbs[] = {
      NULL, "the bytes of a file as a new buffer, kept until it is freed"},
     {"get", "NAME FILE", 2, 2, NULL, NULL, {0}, run_get, NULL, "the bytes of a buffer as a file"},
     {"compress", "SEL", 1, 1,
-     OPTIONS(REQUIRED("--codec", "fp16|bf16|int8", "codec", OPTION_CHOICE),
+     OPTIONS(REQUIRED("--codec", HBM_CODEC_CHOICES, "codec", OPTION_CHOICE),
              CHOICE("--granularity", "tensor|channel[:AXIS]|group:N", "granularity"),
              CHOICE("--calibrate", "minmax", "calibrate"), CHOICE("--mode", "replace|copy|park", "mode"),
              TEXT("--as", "NAME", "as"), NUMBER("--min-sqnr", "DB", "min_sqnr"),
@@ -60,7 +62,7 @@ static const struct verb verbs[] = {
     {"prefetch", "SEL", 1, 1, OPTIONS(VERBOSE, ASYNC), "hbm.prefetch", {"sel"}, run_operation, show_moved,
      "bring buffers back in order, as far as there is room at once"},
     {"sleep", "MODEL", 1, 1,
-     OPTIONS(CHOICE("--to", "host|disk", "to"), CHOICE("--codec", "fp16|bf16|int8", "codec"),
+     OPTIONS(CHOICE("--to", "host|disk", "to"), CHOICE("--codec", HBM_CODEC_CHOICES, "codec"),
              CHOICE("--granularity", "tensor|channel[:AXIS]|group:N", "granularity"), NUMBER("--min-sqnr", "DB", "min_sqnr"),
              NUMBER("--max-error", "E", "max_error"), VERBOSE, ASYNC),
      "hbm.sleep", {"model"}, run_operation, show_moved, "move a whole model off the device"},

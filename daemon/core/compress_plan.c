@@ -42,9 +42,12 @@ int encoding_for(const struct buffer *buffer, const struct hbm_encoding *asked, 
         *why = NULL;
     if (*why)
         return HBM_E_UNSUPPORTED;
-    if (hbm_encoding_units(encoding, buffer->dims, buffer->rank, &units))
+    if (!hbm_codec_takes(encoding->codec, encoding->granularity))
+        *why = "the codec does not take that granularity";
+    else if (!hbm_encoding_units(encoding, buffer->dims, buffer->rank, &units))
+        *why = "the granularity does not fit its shape";
+    else
         return 0;
-    *why = "the granularity does not fit its shape";
     return HBM_E_INVALID;
 }
 

@@ -42,7 +42,7 @@ static int check_args(const struct compress_args *args, char *detail)
     unsigned granularity = args->encoding.granularity;
 
     if (args->encoding.codec == HBM_CODEC_RAW || !hbm_codec_name(args->encoding.codec))
-        snprintf(detail, HBM_DETAIL_MAX, "the codec is fp16, bf16 or int8 (the way back is decompress)");
+        snprintf(detail, HBM_DETAIL_MAX, "the codec is one of " HBM_CODEC_CHOICES " (the way back is decompress)");
     else if (granularity > HBM_PER_GROUP && granularity != 0xff)
         snprintf(detail, HBM_DETAIL_MAX, "the granularity is tensor, channel or group");
     else if (args->mode > WIRE_MODE_PARK)

@@ -56,7 +56,7 @@ bool encoding_parse(const char *codec, const char *granularity, struct hbm_encod
     int number = hbm_codec_by_name(codec);
 
     if (number <= HBM_CODEC_RAW)
-        return refuse(why, "`codec` is to be fp16, bf16 or int8");
+        return refuse(why, "`codec` is to be one of " HBM_CODEC_CHOICES);
     *encoding = (struct hbm_encoding){
         .codec = (uint8_t)number,
         .granularity = GRANULARITY_DEFAULT,

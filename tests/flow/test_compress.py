@@ -16,7 +16,10 @@ TENSORS = {
     "479 480": [479.0, 480.0, -480.0, 0.5], "nan": [1.0, NAN, -2.0, NAN], "all nan": [NAN] * 5, "infinite": [INF, -INF, 1.0, 0.5],
     "row of zeros": [0.0] * 64 + [float(i) for i in range(64)], "amax max": [3.4028234663852886e38, -3.4028234663852886e38, 1.0],
 }
-GRANULARITIES = {"fp16": [None], "bf16": [None], "int8": ["tensor", "channel", "channel:0", "group:32", "group:7"]}
+GRANULARITIES = {"fp16": [None], "bf16": [None], "int8": ["tensor", "channel", "channel:0", "group:32", "group:7"],
+                 "fp8-e4m3": ["tensor", "channel", "group:7"], "fp8-e5m2": ["tensor", "channel", "group:32"]}
+
+STEPS = {"int8": 127, "fp8-e4m3": 14, "fp8-e5m2": 7}
 
 
 def load(daemon, tensors, dtype="F32", shape=None, model="m"):
@@ -48,8 +51,9 @@ def test_special_values_go_through_and_come_back_as_what_they_were_near(shared, 
         finite = [(x, y) for x, y in zip(before, after) if math.isfinite(x)]
         assert all(math.isfinite(y) or codec == "fp16" and abs(x) > 65504 for x, y in finite), (name, after[:8])
         assert all(y == 0 for x, y in finite if x == 0), (name, after[:8])
-        if codec == "int8" and all(map(math.isfinite, before)):
-            bound = max(map(abs, before)) / 127 * 0.5001 + 1e-45
+        steps = STEPS.get(codec)  # of the largest magnitude, as far from each other as codes are at most
+        if steps and all(map(math.isfinite, before)):
+            bound = max(map(abs, before)) / steps * 0.5001 + 1e-37 * (codec != "int8")
             assert all(abs(x - y) <= bound for x, y in finite), (name, row)
         error = row["max_abs_error"]
         assert error is None or error >= 0
@@ -59,7 +63,7 @@ def test_special_values_go_through_and_come_back_as_what_they_were_near(shared, 
 
 @pytest.mark.parametrize("dtype", ["F32", "F16", "BF16"])
 @pytest.mark.parametrize("shape", [(), (1,), (0,), (3, 0, 2), (1, 1, 1), (7, 11, 13), (255,), (257, 3)], ids=str)
-@pytest.mark.parametrize("codec", ["fp16", "bf16", "int8"])
+@pytest.mark.parametrize("codec", list(GRANULARITIES))
 def test_every_shape_is_compressed_or_refused_with_its_reason(shared, dtype, shape, codec):
     """FAULTS 25: 0-d, empty, and sizes that are no multiple of anything."""
     n = math.prod(shape)

@@ -65,7 +65,7 @@ static int take_pieces(struct input *in, uint32_t *n)
     *n = *n % 5;
     for (unsigned i = 0; i < *n && i < 4; i++) {
         struct job_piece *piece = &list[i];
-        uint8_t choice = take_byte(in);
+        uint8_t choice = take_byte(in), group, more;
         for (uint64_t *field = &piece->raw_offset; field <= &piece->dims[2]; field++)
             *field = choice & 0x80 ? take_number(in) : take_byte(in);
         if (!(choice & 0x40)) {
@@ -73,11 +73,13 @@ static int take_pieces(struct input *in, uint32_t *n)
             piece->data_offset *= HBM_ALIGN;
             piece->scale_offset *= HBM_ALIGN;
         }
+        group = take_byte(in);
+        more = take_byte(in); /* its bits 2 and 3 count on from the first codecs */
         piece->encoding = (struct hbm_encoding){
-            .codec = choice & 3, .granularity = choice >> 2 & 3, .axis = 1, .group = take_byte(in)};
+            .codec = (choice & 3) | (more & 0xc), .granularity = choice >> 2 & 3, .axis = 1, .group = group};
         piece->encoding.stored = (uint8_t)hbm_codec_stored_dtype(piece->encoding.codec);
         piece->dtype = dtypes[choice >> 4 & 3];
-        piece->receipt = take_byte(in) & 1;
+        piece->receipt = more & 1;
     }
     return memfd_sealed("pieces", list, sizeof(list[0]) * (*n < 4 ? *n : 4));
 }

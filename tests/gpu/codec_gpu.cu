@@ -144,39 +144,44 @@ static std::string receipts_differ(const hbm_receipt &got, const hbm_receipt &ex
         got.clipped_fraction == expected.clipped_fraction && got.max_abs_error == expected.max_abs_error &&
         close(got.sqnr_db, expected.sqnr_db, 4.3e-6))
         return "";
-    snprintf(text, sizeof(text), "receipt %.9g dB max %g clipped %g nonfinite %llu, not %.9g %g %g %llu", got.sqnr_db,
-             got.max_abs_error, got.clipped_fraction, (unsigned long long)got.nonfinite, expected.sqnr_db,
-             expected.max_abs_error, expected.clipped_fraction, (unsigned long long)expected.nonfinite);
+    snprintf(text, sizeof(text), "receipt %.9g dB max %g clipped %g nonfinite %llu, not %.9g %g %g %llu",
+             got.sqnr_db, got.max_abs_error, got.clipped_fraction, (unsigned long long)got.nonfinite,
+             expected.sqnr_db, expected.max_abs_error, expected.clipped_fraction,
+             (unsigned long long)expected.nonfinite);
     return text;
 }
 
 /* Encodes and decodes `raw` on both sides; returns what differs. */
 static std::string compare(lane &on, codec_job job, const std::vector<unsigned char> &raw, unsigned misalign)
 {
-    uint64_t count, units;
-    unsigned width = hbm_dtype_bits(job.dtype) / 8, stored = hbm_dtype_bits(job.encoding.stored) / 8;
+    uint64_t count, units, coded;
+    unsigned width = hbm_dtype_bits(job.dtype) / 8, stored = (hbm_dtype_bits(job.encoding.stored) + 7) / 8;
 
     if (!codec_supported(job.dtype, &job.encoding, job.dims, job.rank))
         return "not supported";
     hbm_shape_elements(job.dims, job.rank, &count);
+    hbm_shape_bytes(job.dims, job.rank, job.encoding.stored, &coded);
     hbm_encoding_units(&job.encoding, job.dims, job.rank, &units);
-    if (!hbm_codec_scale_bytes(job.encoding.codec))
-        units = 0;
+    uint64_t scales = hbm_codec_scale_bytes(job.encoding.codec) ? units : 0;
+    uint64_t zeros = hbm_codec_zero_bytes(job.encoding.codec) ? units : 0;
 
-    std::vector<unsigned char> data(count * stored + 1), out(count * width + 1);
-    std::vector<float> scale(units + 1);
+    std::vector<unsigned char> data(coded + 1), out(count * width + 1);
+    std::vector<float> scale(scales + 1);
+    std::vector<int32_t> zero(zeros + 1);
     codec_job host = job;
     hbm_receipt expected = {}, got = {};
     host.raw_in = raw.data();
     host.data = data.data();
     host.scale = scale.data();
+    host.zero = zero.data();
     host.raw_out = out.data();
     codec_encode_host(&host, &expected);
     codec_decode_host(&host);
 
     layout l;
-    unsigned d_raw = l.add(count * width, misalign * width), d_data = l.add(count * stored, misalign * stored);
-    unsigned d_out = l.add(count * width, misalign * width), d_scale = l.add(units * sizeof(float), 0);
+    unsigned d_raw = l.add(count * width, misalign * width), d_data = l.add(coded, misalign * stored);
+    unsigned d_out = l.add(count * width, misalign * width), d_scale = l.add(scales * sizeof(float), 0);
+    unsigned d_zero = l.add(zeros * sizeof(int32_t), 0);
     unsigned d_work = l.add(codec_workspace_bytes(&job), 0);
     int error = on.start(l);
     if (!error)
@@ -185,7 +190,8 @@ static std::string compare(lane &on, codec_job job, const std::vector<unsigned c
         return cudaGetErrorString((cudaError_t)error);
     job.raw_in = on.at(d_raw);
     job.data = on.at(d_data);
-    job.scale = units ? static_cast<float *>(on.at(d_scale)) : nullptr;
+    job.scale = scales ? static_cast<float *>(on.at(d_scale)) : nullptr;
+    job.zero = zeros ? static_cast<int32_t *>(on.at(d_zero)) : nullptr;
     job.raw_out = on.at(d_out);
     error = codec_encode_cuda(&job, on.at(d_work), on.stream);
     if (!error)
@@ -199,8 +205,8 @@ static std::string compare(lane &on, codec_job job, const std::vector<unsigned c
 
     for (const std::string &why :
          {on.fetch(), on.same("original", d_raw, raw.data(), width), on.same("scale", d_scale, scale.data(), 4),
-          on.same("code", d_data, data.data(), stored), on.same("decoded element", d_out, out.data(), width),
-          receipts_differ(got, expected)})
+          on.same("zero point", d_zero, zero.data(), 4), on.same("code", d_data, data.data(), stored),
+          on.same("decoded element", d_out, out.data(), width), receipts_differ(got, expected)})
         if (!why.empty())
             return why;
     return "";
@@ -468,12 +474,11 @@ int main(void)
     }
     const unsigned dtypes[] = {HBM_F32, HBM_F16, HBM_BF16};
     suite all;
-    for (unsigned dtype : dtypes) {
-        add_combination(all, HBM_CODEC_FP16, dtype, HBM_PER_TENSOR, small);
-        add_combination(all, HBM_CODEC_BF16, dtype, HBM_PER_TENSOR, small);
-        for (unsigned granularity = HBM_PER_TENSOR; granularity <= HBM_PER_GROUP; granularity++)
-            add_combination(all, HBM_CODEC_INT8, dtype, granularity, small);
-    }
+    for (unsigned codec = HBM_CODEC_RAW + 1; hbm_codec_name(codec); codec++)
+        for (unsigned dtype : dtypes)
+            for (unsigned granularity = HBM_PER_TENSOR; granularity <= HBM_PER_GROUP; granularity++)
+                if (hbm_codec_takes(codec, granularity))
+                    add_combination(all, codec, dtype, granularity, small);
     run_suite(all);
     if (!small) {
         report("int8 per tensor takes more than 2^31 elements", large(HBM_PER_TENSOR, 0));

@@ -355,8 +355,9 @@ static void hard_values(hbm_session *session, unsigned codec, unsigned granulari
             amax = fmaxf(amax, fabsf(in[row * HARD_COLUMNS + k]));
         finite &= std::isfinite(out[i]);
         zeros &= in[i] != 0 || out[i] == 0;
-        if (codec == HBM_CODEC_INT8)
-            close &= fabsf(out[i] - in[i]) <= amax / 254 * 1.001f;
+        if (codec == HBM_CODEC_INT8 || codec == HBM_CODEC_FP8_E4M3) /* half of the largest step */
+            close &= fabsf(out[i] - in[i]) <=
+                     (codec == HBM_CODEC_INT8 ? amax / 254 : fmaxf(amax / 28, 0x1p-136f)) * 1.001f;
         else /* fp16: to nearest, its range kept to */
             close &= fabsf(out[i] - fminf(fmaxf(in[i], -65504), 65504)) <= fabsf(in[i]) / 2048 + 6e-8f ||
                      fabsf(in[i]) > 65504;
@@ -567,12 +568,15 @@ static void tests(hbm_session *session)
     freed_bytes(session);
     no_room_for_both(session);
     hard_values(session, HBM_CODEC_INT8, HBM_PER_CHANNEL);
+    hard_values(session, HBM_CODEC_FP8_E4M3, HBM_PER_CHANNEL);
     hard_values(session, HBM_CODEC_FP16, HBM_PER_TENSOR);
     parked(session, HBM_CODEC_FP16, HBM_PER_TENSOR, HBM_TIER_HOST);
     parked(session, HBM_CODEC_BF16, HBM_PER_TENSOR, HBM_TIER_DISK);
     parked(session, HBM_CODEC_INT8, HBM_PER_CHANNEL, HBM_TIER_HOST);
     parked(session, HBM_CODEC_INT8, HBM_PER_CHANNEL, HBM_TIER_DISK);
     parked(session, HBM_CODEC_INT8, HBM_PER_TENSOR, HBM_TIER_HOST);
+    parked(session, HBM_CODEC_FP8_E4M3, HBM_PER_CHANNEL, HBM_TIER_HOST);
+    parked(session, HBM_CODEC_FP8_E5M2, HBM_PER_TENSOR, HBM_TIER_HOST);
     over_2_31(session);
     check(used() == used_at_first, "no byte more is used than at first");
 }

@@ -1,157 +1,15 @@
 /* The reference codecs and the words of proto/vocab.c, against formulas written a second time here (FAULTS 25). */
-#include <stdarg.h>
-#include <stddef.h>
-#include <setjmp.h>
-#include <cmocka.h>
+#include "tests/unit/coded.h"
 
 #include <float.h>
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include "kernels/codec.h"
-#include "kernels/element.h"
-
-#define COUNT(array) (sizeof(array) / sizeof((array)[0]))
 
 static const unsigned dtypes[] = {HBM_F32, HBM_F16, HBM_BF16};
 static const float specials[] = {0,   -0.0f, 1e-45f, -1e-39f,  1e-37f, 6e-8f, 3e-5f,   0.5f,    1,   -2.5f, 479,
                                  480, 65504, 65520,  70000.0f, -1e30f, 1e30f, FLT_MAX, FLT_MIN, 127, 126.5f};
 
-/* --- a job and its memory ------------------------------------------------------------------------------------- */
-
-struct coded {
-    struct codec_job job;
-    struct hbm_receipt receipt;
-    uint64_t count, units;
-    float *x;    /* the original as binary32 */
-    float *back; /* decoded, as binary32 */
-};
-
-static float load(const void *base, unsigned dtype, uint64_t i)
-{
-    if (dtype == HBM_F32)
-        return ((const float *)base)[i];
-    uint16_t half = ((const uint16_t *)base)[i];
-    return element_float(dtype == HBM_F16 ? element_f16_up(half) : element_bf16_up(half));
-}
-
-static void store(void *base, unsigned dtype, uint64_t i, float x)
-{
-    if (dtype == HBM_F32)
-        ((float *)base)[i] = x;
-    else
-        ((uint16_t *)base)[i] =
-            dtype == HBM_F16 ? element_f16_down(element_bits(x)) : element_bf16_down(element_bits(x));
-}
-
-static struct hbm_encoding encoding_of(unsigned codec, unsigned granularity, unsigned axis, unsigned group)
-{
-    return (struct hbm_encoding){.codec = (uint8_t)codec,
-                                 .granularity = (uint8_t)granularity,
-                                 .axis = (uint8_t)axis,
-                                 .stored = (uint8_t)hbm_codec_stored_dtype(codec),
-                                 .group = group};
-}
-
-/* Blocks of exactly the right size, so that the address sanitizer sees a write past an end. */
-static struct coded encode(unsigned dtype, struct hbm_encoding encoding, const uint64_t *dims, unsigned rank,
-                           const float *values)
-{
-    struct coded c = {.job = {.rank = rank, .dtype = dtype, .encoding = encoding}};
-    unsigned bytes = hbm_dtype_bits(dtype) / 8;
-
-    assert_true(codec_supported(dtype, &encoding, dims, rank));
-    memcpy(c.job.dims, dims, rank * sizeof(*dims));
-    assert_true(hbm_shape_elements(dims, rank, &c.count));
-    assert_true(hbm_encoding_units(&encoding, dims, rank, &c.units));
-    void *raw = malloc(c.count * bytes);
-    c.x = malloc(c.count * sizeof(float));
-    c.back = malloc(c.count * sizeof(float));
-    for (uint64_t i = 0; i < c.count; i++) {
-        store(raw, dtype, i, values[i]);
-        c.x[i] = load(raw, dtype, i);
-    }
-    c.job.raw_in = raw;
-    c.job.data = malloc(c.count * hbm_dtype_bits(encoding.stored) / 8);
-    c.job.scale = hbm_codec_scale_bytes(encoding.codec) ? malloc(c.units * sizeof(float)) : NULL;
-    c.job.raw_out = malloc(c.count * bytes);
-    codec_encode_host(&c.job, &c.receipt);
-    codec_decode_host(&c.job);
-    for (uint64_t i = 0; i < c.count; i++)
-        c.back[i] = load(c.job.raw_out, dtype, i);
-    return c;
-}
-
-static void release(struct coded *c)
-{
-    free((void *)c->job.raw_in);
-    free(c->job.raw_out);
-    free(c->job.data);
-    free(c->job.scale);
-    free(c->x);
-    free(c->back);
-}
-
-static struct coded encode_flat(unsigned dtype, unsigned codec, const float *values, uint64_t count)
-{
-    return encode(dtype, encoding_of(codec, HBM_PER_TENSOR, 0, 0), &count, 1, values);
-}
-
 static int8_t code(const struct coded *c, uint64_t i)
 {
     return ((const int8_t *)c->job.data)[i];
-}
-
-static uint64_t seed;
-
-static uint64_t next(void)
-{
-    uint64_t z = seed += 0x9e3779b97f4a7c15u; /* splitmix64 */
-    z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
-    z = (z ^ z >> 27) * 0x94d049bb133111ebu;
-    return z ^ z >> 31;
-}
-
-static float normal(void)
-{
-    double u = ((double)(next() >> 11) + 1) * 0x1p-53, v = (double)(next() >> 11) * 0x1p-53;
-    return (float)(sqrt(-2 * log(u)) * cos(2 * M_PI * v));
-}
-
-static float *normals(uint64_t count)
-{
-    float *x = malloc(count * sizeof(*x));
-    for (uint64_t i = 0; i < count; i++)
-        x[i] = normal();
-    return x;
-}
-
-/* The unit of element i, by the sentences of codec.h. */
-static uint64_t unit_of(const struct coded *c, uint64_t i)
-{
-    const struct codec_job *j = &c->job;
-    uint64_t inner = 1, last = j->rank ? j->dims[j->rank - 1] : 1;
-
-    switch (j->encoding.granularity) {
-    case HBM_PER_CHANNEL:
-        for (unsigned k = j->encoding.axis + 1u; k < j->rank; k++)
-            inner *= j->dims[k];
-        return i / inner % j->dims[j->encoding.axis];
-    case HBM_PER_GROUP:
-        return i / last * ((last + j->encoding.group - 1) / j->encoding.group) + i % last / j->encoding.group;
-    default:
-        return 0;
-    }
-}
-
-static float rounded_to(unsigned dtype, float x)
-{
-    if (dtype == HBM_F32)
-        return x;
-    uint32_t bits = element_bits(x);
-    return element_float(dtype == HBM_F16 ? element_f16_up(element_f16_down(bits))
-                                          : element_bf16_up(element_bf16_down(bits)));
 }
 
 static void check_int8(struct coded *c)

@@ -1,0 +1,97 @@
+/* int8: the bits of int8_code and int8_value of element.h, mostly without a division. */
+#include "kernels/unit_kernels.cuh"
+
+struct int8 {
+    static constexpr unsigned bits = 8;
+    static constexpr bool has_zero = false;
+    template <class Raw> static constexpr unsigned elements = chunk_elements<typename Raw::word, uint8_t>;
+    typedef amax_range range;
+
+    struct unit {
+        float scale;
+        float reciprocal; /* NaN where the estimates below would not hold: every chunk then goes the exact way */
+        float near;       /* an estimate this far from its integer is too near to a tie to be trusted */
+    };
+
+    static __device__ __forceinline__ unit_params params(const amax_range &of)
+    {
+        return {int8_scale(element_float(of.most)), 0};
+    }
+
+    /* Within these bounds the squares of what the unit holds, and of its errors, are far from binary32's ends.
+     * The reciprocal of a power of two is exact, and so is the product with it: no estimate is in doubt. That
+     * spares the bfloat16 units whose amax is 127 times one: half of what they hold may be ties. */
+    static __device__ __forceinline__ unit of(const unit_params &params)
+    {
+        float scale = params.scale;
+        bool plain = scale >= 0x1p-50f && scale <= 0x1p+50f;
+        bool exact = (__float_as_uint(scale) & 0x7fffffu) == 0;
+
+        return {scale, plain ? __frcp_rn(scale) : NOT_A_NUMBER, exact ? 1.0f : 0.5f - 0x1p-15f};
+    }
+
+    static __device__ __forceinline__ float value(uint32_t code, const unit_params &params)
+    {
+        return int8_value((int8_t)code, params.scale);
+    }
+
+    static __device__ __forceinline__ uint32_t encode_exact(float x, const unit_params &params, thread_tally &tally)
+    {
+        bool clipped;
+        int code = int8_code(x, params.scale, &clipped);
+
+        tally.add(x, int8_value(code, params.scale), clipped);
+        return (uint32_t)code;
+    }
+
+    /* x * reciprocal lies within 2^-16 of the true quotient (|quotient| <= 127 and a bit, two roundings of 2^-24).
+     * An estimate that is farther than 2^-15 from a tie therefore rounds to the integer that the quotient rounds
+     * to, and that integer is at most 127. A chunk that holds such an estimate goes by the division, and so does
+     * one with a NaN, an infinity or an extreme scale: its sums are no numbers. */
+    template <class Raw, unsigned N>
+    static __device__ __forceinline__ packed<8, N> encode(const chunk<typename Raw::word, N> &raw, const unit &unit,
+                                                          few_tally &few, thread_tally &tally)
+    {
+        float off = 0, x[N], shifted[N];
+        few_tally mine;
+
+        chunk_up<Raw, N>(raw, x);
+#pragma unroll
+        for (unsigned i = 0; i < N; i++) {
+            float estimate = element_mul(x[i], unit.reciprocal);
+
+            shifted[i] =
+                element_add(estimate, ELEMENT_ROUNDER); /* the integer is in its low byte: the rounder's own is 0 */
+            float whole = element_sub(shifted[i], ELEMENT_ROUNDER);
+            mine.add(x[i], element_sub(x[i], element_mul(whole, unit.scale)));
+            off = fmaxf(off, fabsf(element_sub(estimate, whole)));
+        }
+        if (off >= unit.near || !(mine.signal + mine.noise < __uint_as_float(ELEMENT_INF)))
+            return chunk_exact<int8, Raw, N>(raw, {unit.scale, 0}, tally);
+        few.join(mine);
+        return low_bytes<N>(shifted);
+    }
+
+    /* Where no code can leave the raw type's range, nothing has to be held within. */
+    template <class Raw, unsigned N>
+    static __device__ __forceinline__ chunk<typename Raw::word, N> decode(const packed<8, N> &codes,
+                                                                          const unit_params &params)
+    {
+        chunk<typename Raw::word, N> raw;
+        float code[N];
+
+        bytes_up(codes, code);
+        if (fabsf(params.scale) <= __uint_as_float(Raw::most) / 128) {
+#pragma unroll
+            for (unsigned i = 0; i < N; i++)
+                raw.w[i] = Raw::down_finite(element_mul(code[i], params.scale));
+        } else {
+#pragma unroll
+            for (unsigned i = 0; i < N; i++)
+                raw.w[i] = Raw::down(int8_value((int)code[i], params.scale));
+        }
+        return raw;
+    }
+};
+
+UNIT_KERNELS(int8);

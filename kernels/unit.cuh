@@ -1,0 +1,159 @@
+/* What a unit's elements have in common: how a kernel finds it, and what it has to know of them.
+ *
+ * fused.cuh, two_pass.cuh and decode.cuh are the same for all codecs that have units. What differs is a type of its
+ * own, here called Code: bits, elements<Raw>        of a code; codes a chunk has range                      what is
+ * measured of a unit: amax_range or ends_range has_zero                   whether there are zero points
+ *   params(range)              its scale and zero point
+ *   unit, of(params)           what its elements are coded with
+ *   encode(raw, unit, few, tally)   a chunk that shares one unit
+ *   encode_exact(x, params, tally)  one element, by the words of the reference
+ *   decode(codes, params)      a chunk that shares one unit
+ *   value(code, params)        one element, by the words of the reference */
+#pragma once
+
+#include "kernels/chunk.cuh"
+#include "kernels/packed.cuh"
+#include "kernels/tally.cuh"
+#include "kernels/view.h"
+
+struct unit_params {
+    float scale;
+    int32_t zero;
+};
+
+/* Where those of all units lie. */
+struct unit_arrays {
+    float *scale;
+    int32_t *zero; /* NULL for codecs without */
+
+    template <bool ZERO> __device__ __forceinline__ unit_params at(uint64_t unit) const
+    {
+        return {scale[unit], ZERO ? zero[unit] : 0};
+    }
+    template <bool ZERO> __device__ __forceinline__ void put(uint64_t unit, const unit_params &params) const
+    {
+        scale[unit] = params.scale;
+        if (ZERO)
+            zero[unit] = params.zero;
+    }
+};
+
+/* Most values do not raise their unit's; a look at L2 spares those the atomic. */
+static __device__ __forceinline__ void raise(uint32_t *most, uint32_t value)
+{
+    if (value > __ldcg(most))
+        atomicMax(most, value);
+}
+
+/* The largest finite magnitude, as bits. In two passes it gathers where the scale will be. */
+struct amax_range {
+    uint32_t most = 0;
+
+    template <class Raw, unsigned N> __device__ __forceinline__ void look(const chunk<typename Raw::word, N> &raw)
+    {
+        most = max(most, chunk_magnitude<Raw, N>(raw));
+    }
+    __device__ __forceinline__ void look(float x)
+    {
+        most = max(most, element_magnitude(x));
+    }
+    template <class Of> __device__ __forceinline__ void each(Of of)
+    {
+        most = of(most);
+    }
+    __device__ __forceinline__ void gather(const unit_arrays &all, uint64_t unit) const
+    {
+        raise(reinterpret_cast<uint32_t *>(&all.scale[unit]), most);
+    }
+    __device__ __forceinline__ void gathered(const unit_arrays &all, uint64_t unit)
+    {
+        most = __float_as_uint(all.scale[unit]);
+    }
+};
+
+/* How a kernel finds the unit of a chunk. */
+enum unit_layout {
+    ONE_UNIT,
+    EVEN_UNITS, /* runs of view.group elements, one after the other, whole chunks each */
+    ANY_UNITS,
+};
+
+static inline enum unit_layout unit_layout_of(const struct codec_view &view, unsigned elements)
+{
+    bool runs = view.period == view.rows && (view.groups == 1 || view.row % view.group == 0);
+
+    return view.units == 1 ? ONE_UNIT : runs && view.group % elements == 0 ? EVEN_UNITS : ANY_UNITS;
+}
+
+/* The unit that all of [at, at + elements) lies in; false if there is no such. */
+template <enum unit_layout UNITS>
+static __device__ __forceinline__ bool unit_at(const struct codec_view &view, uint64_t at, unsigned elements,
+                                               uint64_t &unit, struct codec_walk &walk)
+{
+    if (UNITS == ONE_UNIT) {
+        unit = 0;
+        return true;
+    }
+    if (UNITS == EVEN_UNITS) {
+        unit = codec_divide(at, view.group, view.per_group);
+        return true;
+    }
+    walk = codec_walk_at(&view, at);
+    unit = walk.unit;
+    return codec_walk_uniform(&view, &walk, elements);
+}
+
+/* ---- For Codes ---- */
+
+#define NOT_A_NUMBER __uint_as_float(0x7fc00000u)
+
+template <class Code, unsigned N> struct exact_chunk {
+    packed<Code::bits, N> codes;
+    thread_tally tally; /* its own: a caller's whose address is taken would leave its registers */
+};
+
+template <class Code, class Raw, unsigned N>
+static __device__ __noinline__ exact_chunk<Code, N> chunk_exactly(const chunk<typename Raw::word, N> raw,
+                                                                  const unit_params params)
+{
+    exact_chunk<Code, N> exact;
+
+    for (unsigned i = 0; i < N; i++)
+        exact.codes.put(i, Code::encode_exact(Raw::up(raw.w[i]), params, exact.tally));
+    return exact;
+}
+
+/* A chunk by the words of the reference. */
+template <class Code, class Raw, unsigned N>
+static __device__ __forceinline__ packed<Code::bits, N> chunk_exact(const chunk<typename Raw::word, N> &raw,
+                                                                    const unit_params &params, thread_tally &tally)
+{
+    exact_chunk<Code, N> exact = chunk_exactly<Code, Raw, N>(raw, params);
+
+    tally.join(exact.tally);
+    return exact.codes;
+}
+
+/* The low bytes of N words. */
+template <unsigned N> static __device__ __forceinline__ packed<8, N> low_bytes(const float word[N])
+{
+    packed<8, N> codes;
+
+#pragma unroll
+    for (unsigned i = 0; i < N; i += 4) {
+        uint32_t low = __byte_perm(__float_as_uint(word[i]), __float_as_uint(word[i + 1]), 0x0040);
+        uint32_t high = __byte_perm(__float_as_uint(word[i + 2]), __float_as_uint(word[i + 3]), 0x0040);
+        codes.w[i / 4] = __byte_perm(low, high, 0x5410);
+    }
+    return codes;
+}
+
+/* Signed bytes as floats: their sign turned, as the low bits of 2^23, from which 2^23 + 128 is taken. */
+template <unsigned N> static __device__ __forceinline__ void bytes_up(const packed<8, N> &codes, float value[N])
+{
+#pragma unroll
+    for (unsigned i = 0; i < N; i++) {
+        uint32_t turned = codes.w[i / 4] ^ 0x80808080u;
+        value[i] = element_sub(__uint_as_float(__byte_perm(turned, 0x4b000000u, 0x7440u + i % 4)), 8388736.0f);
+    }
+}
