@@ -27,6 +27,7 @@ PROTO = $(wildcard proto/*.c)
 BASE = $(wildcard daemon/base/*.c)
 KERNELS = $(wildcard kernels/*.c)
 KERNELS_CU = $(wildcard kernels/*.cu)
+MATMUL_CU = $(wildcard kernels/matmul/*.cu)
 OWNER = $(PROTO) $(BASE) $(wildcard daemon/core/*.c daemon/job/*.c daemon/wire/*.c daemon/rpc/*.c config/*.c daemon/*.c)
 WORKER = $(PROTO) $(BASE) $(KERNELS) $(filter-out %_main.c,$(wildcard daemon/worker/*.c))
 WORKER_HOST = $(WORKER) $(wildcard daemon/worker/host/*.c)
@@ -42,7 +43,7 @@ cuda_objects = $(patsubst %.cu,$(BUILD)/obj/%.cu.o,$(1))
 
 BINARIES = $(BUILD)/hbmd $(BUILD)/hbm-worker $(BUILD)/hbmctl $(BUILD)/libhbm.so $(BUILD)/libhbm.a
 ifneq ($(NVCC),)
-BINARIES += $(BUILD)/hbm-worker-cuda
+BINARIES += $(BUILD)/hbm-worker-cuda $(BUILD)/libhbm-matmul.so
 CUDA_HOME = $(patsubst %/bin/nvcc,%,$(NVCC))
 CUDA_KNOWN := $(shell $(NVCC) --list-gpu-arch 2>/dev/null)
 GENCODE := $(foreach a,$(CUDA_ARCHS),$(if $(filter compute_$(a),$(CUDA_KNOWN)),-gencode arch=compute_$(a)$(comma)code=sm_$(a))) \
@@ -79,6 +80,9 @@ $(BUILD)/hbm-worker: $(call objects,$(WORKER_HOST))
 
 $(BUILD)/hbm-worker-cuda: $(call objects,$(WORKER_CUDA)) $(call cuda_objects,$(KERNELS_CU))
 	$(call say,LD)$(LINK) $^ -o $@ $(call pc,libs,$(WORKER_LIBS)) $(CUDA_LIBS) -lstdc++ -lm
+
+$(BUILD)/libhbm-matmul.so: $(call cuda_objects,$(MATMUL_CU))
+	$(call say,LD)$(LINK) -shared -Wl,-soname,libhbm-matmul.so.0 $^ -o $@ $(CUDA_LIBS) -lstdc++
 
 $(BUILD)/hbmctl: $(call objects,$(CTL)) $(BUILD)/libhbm.a
 	$(call say,LD)$(LINK) $^ -o $@ $(call pc,libs,libcjson libxxhash) -ldl -lm

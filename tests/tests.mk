@@ -74,7 +74,10 @@ $(BUILD)/obj/tests/%.o: EXTRA_CFLAGS = -Iclient $(if $(NVCC),-isystem $(CUDA_HOM
 # (at = "step"), an assignment as a condition, is how codec_gpu remembers which step failed.
 $(BUILD)/obj/tests/gpu/%.cu.o: NVCCFLAGS += -diag-suppress 187
 
-$(GPU_TESTS): $(BUILD)/tests/%: $(BUILD)/obj/tests/gpu/%$$(if $$(wildcard tests/gpu/%.cu),.cu).o $$(WITH_KERNELS) $(BUILD)/libhbm.a
+matmul_gpu_CUDA = $(MATMUL_CU)
+matmul_bench_CUDA = $(MATMUL_CU)
+$(GPU_TESTS): $(BUILD)/tests/%: $(BUILD)/obj/tests/gpu/%$$(if $$(wildcard tests/gpu/%.cu),.cu).o $$(WITH_KERNELS) \
+		$$(call cuda_objects,$$($$*_CUDA)) $(BUILD)/libhbm.a
 	@mkdir -p $(@D)
 	$(call say,LD)$(LINK) $^ -o $@ $(call pc,libs,libxxhash) $(CUDA_LIBS) -lstdc++ -lm
 
@@ -103,9 +106,15 @@ $(BUILD)/obj/tests/bench/worker_bench.o: EXTRA_CFLAGS += -DHBM_BENCH_CUDA
 worker_bench_TAIL = $(CUDA_LIBS) -lstdc++
 endif
 
-$(CUDA_BENCHES): $(BUILD)/bench/%: $(BUILD)/obj/tests/bench/%.cu.o $$(WITH_KERNELS)
+# cuBLAS is measured beside our own where the toolkit has it.
+ifneq ($(and $(NVCC),$(wildcard $(CUDA_HOME)/include/cublas_v2.h)),)
+$(BUILD)/obj/tests/bench/matmul_bench.cu.o: NVCCFLAGS += -DHBM_BENCH_CUBLAS
+matmul_bench_TAIL = -lcublas -Wl,-rpath,$(CUDA_HOME)/lib64
+endif
+
+$(CUDA_BENCHES): $(BUILD)/bench/%: $(BUILD)/obj/tests/bench/%.cu.o $$(WITH_KERNELS) $$(call cuda_objects,$$($$*_CUDA))
 	@mkdir -p $(@D)
-	$(call say,LD)$(LINK) $^ -o $@ $(CUDA_LIBS) -lstdc++ -lm
+	$(call say,LD)$(LINK) $^ -o $@ $(CUDA_LIBS) $($*_TAIL) -lstdc++ -lm
 
 # ---- Targets --------------------------------------------------------------------------------------------------------
 

@@ -137,6 +137,7 @@ alone() { # PROGRAM ARGUMENTS...
 if [ "$mode" = gpu ]; then
     if chosen worker_bench; then timed worker_bench alone worker_bench "$dir/worker.json" "$worker" "$dir"; fi
     if chosen codec_bench; then timed codec_bench alone codec_bench "$dir/codec.json"; fi
+    measure matmul_bench
 fi
 
 results=tests/bench/results

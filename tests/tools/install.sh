@@ -24,6 +24,13 @@ install -m 755 "$BUILD/libhbm.so" "$root/lib/libhbm.so.$VERSION"
 ln -sf "libhbm.so.$VERSION" "$root/lib/libhbm.so.0"
 ln -sf libhbm.so.0 "$root/lib/libhbm.so"
 
+if [ -f "$BUILD/libhbm-matmul.so" ]; then
+    install -m 755 "$BUILD/libhbm-matmul.so" "$root/lib/libhbm-matmul.so.$VERSION"
+    ln -sf "libhbm-matmul.so.$VERSION" "$root/lib/libhbm-matmul.so.0"
+    ln -sf libhbm-matmul.so.0 "$root/lib/libhbm-matmul.so"
+    put 644 "$root/include/hbm" kernels/matmul/hbm_matmul.h kernels/matmul/hbm_tile.cuh
+fi
+
 # Where Debian's python3 looks for what packages bring, whatever its version.
 put 644 "$root/lib/python3/dist-packages/hbm" client/python/hbm/*.py client/python/hbm/py.typed
 

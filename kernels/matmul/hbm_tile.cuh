@@ -1,0 +1,155 @@
+/* Weights as hbmd stores them, read tile by tile into shared memory: for kernels that take a quantised buffer as it
+ * lies.
+ *
+ *     __shared__ __half tile[64 * 40];
+ *     hbm_tile<int8_t, __half, 64, 32, 40, 256> next;      // 64 x 32 elements, 40 a row in shared memory, 256
+ * threads next.fetch(weights, row, column);                    // from device memory into registers; the work on
+ * the last tile here
+ *     __syncthreads();
+ *     next.put(tile, weights, row, column);                // as __half, times their scales; zeros beyond the edges
+ *     __syncthreads();
+ */
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <stdint.h>
+
+/* A matrix, row-major, without gaps. Its element (r, c) is data[r * columns + c] * scale[r * scales_a_row + c /
+ * group]. */
+struct hbm_weights {
+    const void *data;
+    const float *scale; /* NULL: there is none */
+    uint32_t rows, columns;
+    uint32_t scales_a_row; /* 0: the rows share theirs */
+    uint32_t group;        /* columns that share one */
+};
+
+#define HBM_TILE_CHUNK 8u /* elements that a thread takes at once */
+
+__device__ __forceinline__ float hbm_to_float(float x)
+{
+    return x;
+}
+__device__ __forceinline__ float hbm_to_float(__half x)
+{
+    return __half2float(x);
+}
+__device__ __forceinline__ float hbm_to_float(__nv_bfloat16 x)
+{
+    return __bfloat162float(x);
+}
+/* By a binary32 of which the low byte is x + 128: conversions of integers run at an eighth of the speed. */
+__device__ __forceinline__ float hbm_to_float(int8_t x)
+{
+    return __uint_as_float(0x4b000000u | (uint32_t)(uint8_t)(x ^ (int8_t)0x80)) - 8388736.0f;
+}
+
+template <class To> __device__ __forceinline__ To hbm_from_float(float x);
+template <> __device__ __forceinline__ float hbm_from_float<float>(float x)
+{
+    return x;
+}
+template <> __device__ __forceinline__ __half hbm_from_float<__half>(float x)
+{
+    return __float2half_rn(x);
+}
+template <> __device__ __forceinline__ __nv_bfloat16 hbm_from_float<__nv_bfloat16>(float x)
+{
+    return __float2bfloat16_rn(x);
+}
+
+/* Where an element's scale is. */
+__device__ __forceinline__ const float *hbm_scale_at(const hbm_weights &w, uint32_t row, uint32_t column)
+{
+    return w.scale + (size_t)row * w.scales_a_row + column / w.group;
+}
+
+template <class Store>
+__device__ __forceinline__ float hbm_element(const hbm_weights &w, uint32_t row, uint32_t column)
+{
+    float x = hbm_to_float(((const Store *)w.data)[(size_t)row * w.columns + column]);
+
+    return w.scale ? x * *hbm_scale_at(w, row, column) : x;
+}
+
+/* HBM_TILE_CHUNK elements, in as few loads as their size takes. */
+template <class Store>
+struct alignas(sizeof(Store) * HBM_TILE_CHUNK > 16 ? 16 : sizeof(Store) * HBM_TILE_CHUNK) hbm_chunk {
+    Store element[HBM_TILE_CHUNK];
+};
+
+/* ROWS x COLUMNS elements of stored type Store as type To, PITCH a row in shared memory, by THREADS threads. */
+template <class Store, class To, unsigned ROWS, unsigned COLUMNS, unsigned PITCH, unsigned THREADS> class hbm_tile
+{
+    static constexpr unsigned ROW_CHUNKS = COLUMNS / HBM_TILE_CHUNK;
+    static constexpr unsigned CHUNKS = ROWS * ROW_CHUNKS / THREADS;
+    static_assert(COLUMNS % HBM_TILE_CHUNK == 0 && CHUNKS * THREADS == ROWS * ROW_CHUNKS,
+                  "each thread has whole chunks");
+
+    hbm_chunk<Store> chunk[CHUNKS];
+    float scale[CHUNKS];
+
+    static __device__ __forceinline__ unsigned index(unsigned i)
+    {
+        return i * THREADS + threadIdx.x;
+    }
+    static __device__ __forceinline__ void load(hbm_chunk<Store> &to, const hbm_weights &w, uint32_t row,
+                                                uint32_t column, bool whole)
+    {
+        const Store *from = (const Store *)w.data + (size_t)row * w.columns + column;
+
+        if (whole && row < w.rows && column + HBM_TILE_CHUNK <= w.columns) {
+            to = *(const hbm_chunk<Store> *)from;
+            return;
+        }
+        for (unsigned j = 0; j < HBM_TILE_CHUNK; j++)
+            to.element[j] = row < w.rows && column + j < w.columns ? from[j] : Store(0.0f);
+    }
+
+  public:
+    __device__ __forceinline__ void fetch(const hbm_weights &w, uint32_t row, uint32_t column)
+    {
+        bool whole = w.columns % HBM_TILE_CHUNK == 0 && (uintptr_t)w.data % alignof(hbm_chunk<Store>) == 0;
+        bool one_scale = w.group % HBM_TILE_CHUNK == 0;
+
+#pragma unroll
+        for (unsigned i = 0; i < CHUNKS; i++) {
+            uint32_t r = row + index(i) / ROW_CHUNKS, c = column + index(i) % ROW_CHUNKS * HBM_TILE_CHUNK;
+
+            load(chunk[i], w, r, c, whole);
+            scale[i] = w.scale && one_scale && r < w.rows && c < w.columns ? *hbm_scale_at(w, r, c) : 1.0f;
+        }
+    }
+
+    /* `put` for each element: (its row in the tile, its column, its value). */
+    template <class Put>
+    __device__ __forceinline__ void each(const hbm_weights &w, uint32_t row, uint32_t column, Put put) const
+    {
+        bool own_scales = w.scale && w.group % HBM_TILE_CHUNK;
+
+#pragma unroll
+        for (unsigned i = 0; i < CHUNKS; i++) {
+            unsigned r = index(i) / ROW_CHUNKS, c = index(i) % ROW_CHUNKS * HBM_TILE_CHUNK;
+#pragma unroll
+            for (unsigned j = 0; j < HBM_TILE_CHUNK; j++) {
+                float x = hbm_to_float(chunk[i].element[j]) * scale[i];
+
+                if (own_scales && row + r < w.rows && column + c + j < w.columns)
+                    x *= *hbm_scale_at(w, row + r, column + c + j);
+                put(r, c + j, hbm_from_float<To>(x));
+            }
+        }
+    }
+
+    __device__ __forceinline__ void put(To *tile, const hbm_weights &w, uint32_t row, uint32_t column) const
+    {
+        each(w, row, column, [tile](unsigned r, unsigned c, To x) { tile[r * PITCH + c] = x; });
+    }
+    /* PITCH is then of a column. */
+    __device__ __forceinline__ void put_transposed(To *tile, const hbm_weights &w, uint32_t row,
+                                                   uint32_t column) const
+    {
+        each(w, row, column, [tile](unsigned r, unsigned c, To x) { tile[c * PITCH + r] = x; });
+    }
+};

@@ -1,0 +1,22 @@
+/* The kernels behind hbm_matmul. X is the type of x, y and raw weights: float, __half, __nv_bfloat16; Store is X or
+ * int8_t. */
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include "kernels/matmul/hbm_tile.cuh"
+
+struct matmul {
+    struct hbm_weights x, w; /* [m][k], [n][k] */
+    void *y;                 /* [m][n] */
+    unsigned tile;           /* TILED, PADDED */
+};
+
+#define MATMUL_ROWS_MOST 8u
+
+/* binary32 only, raw: they are there to be read and measured. */
+cudaError_t matmul_naive(const struct matmul &job, cudaStream_t stream);
+cudaError_t matmul_tiled(const struct matmul &job, bool padded, cudaStream_t stream);
+
+template <class X, class Store> cudaError_t matmul_fast(const struct matmul &job, cudaStream_t stream);
+template <class X, class Store> cudaError_t matmul_rows(const struct matmul &job, cudaStream_t stream);
