@@ -6,6 +6,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "client/ctl/report.h"
+#include "client/ctl/scoped.h"
+#include "client/ctl/text.h"
 #include "client/ctl/verbs.h"
 
 const char *cli_value(const struct cli *cli, const char *option)
@@ -50,14 +53,12 @@ __attribute__((format(printf, 2, 3))) static int misuse(const struct cli *cli, c
 {
     va_list arguments;
 
-    fputs("hbmctl: ", stderr);
     va_start(arguments, format);
-    vfprintf(stderr, format, arguments);
+    _cleanup_free_ char *why = text_new_va(format, arguments);
     va_end(arguments);
-    if (cli->verb)
-        fprintf(stderr, "; see `hbmctl help %s`\n", cli->verb->name);
-    else
-        fputs("; see `hbmctl help`\n", stderr);
+    if (why)
+        report(cli, HBM_E_INVALID, "%s; see `hbmctl help%s%s`", why, cli->verb ? " " : "",
+               cli->verb ? cli->verb->name : "");
     return EXIT_USAGE;
 }
 
@@ -206,6 +207,8 @@ int cli_parse(struct cli *cli, int argc, char **argv)
     bool options = true;
 
     *cli = (struct cli){0};
+    for (int i = 1; i < argc; i++) /* first, for what is wrong before it */
+        cli->json |= !strcmp(argv[i], "--json");
     for (int i = 1; i < argc; i++) {
         int error;
         if (options && !strcmp(argv[i], "--"))

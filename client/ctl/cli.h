@@ -53,5 +53,5 @@ const char *cli_value(const struct cli *cli, const char *option);
 double cli_number(const struct cli *cli, const char *option, double otherwise);
 /* Words and options as the params of the verb's method. The caller owns them. */
 cJSON *cli_params(const struct cli *cli);
-/* Fills *cli; 0, or EXIT_USAGE after a line on stderr. */
+/* Fills *cli; 0, or EXIT_USAGE after it was reported what is wrong. */
 int cli_parse(struct cli *cli, int argc, char **argv);

@@ -2,6 +2,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "client/ctl/report.h"
 #include "client/ctl/verbs.h"
 
 /* What an option does, of one verb (or of every verb, NULL) by its name. */
@@ -101,7 +102,7 @@ int run_help(const struct cli *cli)
     const struct verb *verb = cli->n_words ? verb_by_name(cli->words[0]) : NULL;
 
     if (cli->n_words && !verb) {
-        fprintf(stderr, "hbmctl: there is no verb \"%s\"; see `hbmctl help`\n", cli->words[0]);
+        report(cli, HBM_E_INVALID, "there is no verb \"%s\"; see `hbmctl help`", cli->words[0]);
         return EXIT_USAGE;
     }
     if (verb) {

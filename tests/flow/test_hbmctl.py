@@ -33,6 +33,8 @@ def test_a_wrong_command_line_ends_with_2_and_says_where_help_is(shared, argumen
     result = shared.ctl(*arguments)
     ctl_refused(result, 2, "help")
     assert result.stdout == ""
+    result = shared.ctl("--json", *arguments)
+    assert result.returncode == 2 and json.loads(result.stdout)["error"] == "INVALID"
 
 
 REFUSALS = [["show", "nothing"], ["hash", "nothing*"], ["free", "nothing"], ["rm", "nothing"], ["rename", "nothing", "x"], ["wait", "0x5"],
