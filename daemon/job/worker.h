@@ -17,7 +17,10 @@
 #define WORKER_BYTES_A_MS 50000u /* 50 MB/s: slower than any disk in order, unless a limit is lower */
 #define WORKER_LONGEST_MS ((uint64_t)7 * 24 * 3600 * 1000) /* by such a limit, which asks for nothing useful */
 #define WORKER_ENDING_MS 3000u   /* what a killed process has to end */
-#define WORKER_GIVEN_UP_MAX 4    /* processes of one worker that the kernel holds, beside the one that serves */
+#define WORKER_GIVEN_UP_MAX 8    /* processes of one worker that the kernel holds, beside the one that serves */
+/* Of them by one's files, and by those of a listener: the device is to be served however many more would not answer. */
+#define WORKER_HELD_BY_SHARE 2u
+#define WORKER_HELD_BY_LISTENER 3u
 
 struct flight {
     struct job *job; /* NULL: free */
@@ -35,6 +38,7 @@ struct process {
     struct workers *workers;
     struct worker *worker; /* NULL: given up on, or the worker is closed */
     uint32_t index;        /* the worker's */
+    uint64_t share;        /* whose file did not answer it; 0: another reason */
     struct list node;      /* workers->processes */
 };
 
@@ -91,6 +95,8 @@ void worker_close(struct worker *worker);
 /* Its handle is closed and its memory freed; a process that still runs is left to itself. */
 void worker_forget(struct process *process);
 /* worker_jobs.c: the conversation. */
+/* A file of that share is not taken now: its others hold enough processes. */
+bool worker_is_held_by(const struct worker *worker, uint64_t share);
 void worker_queue(struct worker *worker, struct job *job);
 void worker_unqueue(struct worker *worker, struct job *job);
 void worker_flush(struct worker *worker);

@@ -238,10 +238,32 @@ static bool waits_for_files_alone(const struct worker *worker)
     return n && n == worker->n_flights;
 }
 
+static uint32_t listener_of(uint64_t share)
+{
+    return (uint32_t)((share - 1) >> 32);
+}
+
+bool worker_is_held_by(const struct worker *worker, uint64_t share)
+{
+    unsigned own = 0, listeners = 0;
+
+    list_for_each (node, &worker->workers->processes) {
+        const struct process *process = list_entry(node, struct process, node);
+        if (process->worker || process->index != worker->index || !process->share)
+            continue;
+        own += process->share == share;
+        listeners += listener_of(process->share) == listener_of(share);
+    }
+    return own >= WORKER_HELD_BY_SHARE || listeners >= WORKER_HELD_BY_LISTENER;
+}
+
 static void give_up_on_files(struct worker *worker)
 {
     char why[HBM_DETAIL_MAX];
 
+    for (unsigned i = 0; i < WORKER_IN_FLIGHT && worker->process; i++)
+        if (worker->flights[i].job && worker->flights[i].late)
+            worker->process->share = worker->flights[i].job->share;
     snprintf(why, sizeof(why), "the worker of %s did not answer in time (a client's file does not)", worker->uuid);
     worker_down(worker, why);
 }
@@ -387,6 +409,10 @@ void worker_deadline(uv_timer_t *timer)
             worker->flights[i].late = job->late = true;
             worker->flights[i].deadline_ms = now + worker->patience_ms;
             continue;
+        }
+        if (worker->flights[i].late) {
+            give_up_on_files(worker);
+            return;
         }
         snprintf(why, sizeof(why), "the worker of %s did not answer in time (%s)", worker->uuid,
                  job_row(job->opcode)->name);

@@ -144,6 +144,11 @@ void workers_submit(struct workers *workers, struct job *job)
         return;
     }
     struct worker *worker = workers->list[job->device];
+    if (job->opcode == JOB_FILE && worker_is_held_by(worker, job->share)) {
+        workers_fail_later(workers, job, HBM_E_IO,
+                           "processes of this device's worker are held by files that do not answer: end what serves them");
+        return;
+    }
     worker_queue(worker, job);
     if (worker->state == WORKER_READY)
         worker_flush(worker);

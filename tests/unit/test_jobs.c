@@ -236,6 +236,31 @@ static void a_file_that_does_not_answer_takes_nobody_elses_job_along(void **stat
     assert_int_equal(n_failed, 1);
 }
 
+/* FAULTS 24: a process in a file system that does not answer cannot be killed, and only so many more can be started. */
+static void who_holds_processes_by_files_gets_no_more_of_them(void **state)
+{
+    uint64_t pod = (uint64_t)7 << 32 | 1; /* another listener's */
+    struct process held[] = {{.share = 1}, {.share = 1}, {.share = pod}, {.share = pod + 1}, {.share = pod + 2}};
+    struct job *files[] = {NULL, NULL, NULL};
+
+    (void)state;
+    workers_start(workers);
+    while (workers->list[0]->state != WORKER_READY)
+        uv_run(&loop, UV_RUN_ONCE);
+    for (unsigned i = 0; i < 5; i++)
+        list_append(&workers->processes, &held[i].node);
+    files[0] = submit_file(1);
+    files[1] = submit_file(2);
+    files[2] = submit_file(pod + 3);
+    for (unsigned i = 0; i < 5; i++)
+        list_unlink(&held[i].node);
+    while (n_failed < 2)
+        uv_run(&loop, UV_RUN_ONCE);
+    assert_int_equal(files[0]->error, HBM_E_IO);
+    assert_true(files[1]->sent);
+    assert_int_equal(files[2]->error, HBM_E_IO);
+}
+
 /* But it does go. */
 static void a_file_that_does_not_answer_is_not_waited_for_beside_one_job_after_the_other(void **state)
 {
@@ -338,6 +363,7 @@ int main(int argc, char **argv)
         CASE(the_shares_take_turns_in_the_order_of_each),
         CASE(files_of_one_leave_room_for_anothers_and_for_all_else_of_his_own),
         CASE(a_file_that_does_not_answer_takes_nobody_elses_job_along),
+        CASE(who_holds_processes_by_files_gets_no_more_of_them),
         CASE(a_file_that_does_not_answer_is_not_waited_for_beside_one_job_after_the_other),
         CASE(a_job_that_is_cancelled_in_the_queue_leaves_those_behind_it),
         CASE(a_job_has_as_long_as_the_limit_of_its_link_asks_for),
