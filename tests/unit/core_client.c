@@ -128,6 +128,19 @@ struct buffer *make_kept(struct world *world, const char *name, uint64_t rows, u
     return buffer;
 }
 
+struct session *make_cuda_ipc(struct world *world, const char *name)
+{
+    struct alloc_args args = {
+        .size = 4096, .dims = {1024}, .rank = 1, .dtype = HBM_F32, .handle = HBM_HANDLE_CUDA_IPC, .mode = 0600, .flags = WIRE_KEEP};
+    struct session *session = client(world, alice);
+    struct ask *question = ask(world, alice, session);
+
+    snprintf(args.name, sizeof(args.name), "%s", name);
+    verb_alloc(world->core, &question->call, &args);
+    assert_int_equal(error_of(world, question), 0);
+    return session;
+}
+
 struct ask *ask_to_build(struct world *world, struct session *session, const char *name, unsigned groups, uint32_t flags)
 {
     struct table_builder builder = {0};

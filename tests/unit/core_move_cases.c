@@ -459,18 +459,7 @@ static void offload_asks_for_the_right_to_write(void **state)
 static void cuda_ipc_memory_moves_only_while_nobody_has_it(void **state)
 {
     (void)state;
-    struct alloc_args args = {.name = "ipc",
-                              .size = 4096,
-                              .dims = {1024},
-                              .rank = 1,
-                              .dtype = HBM_F32,
-                              .handle = HBM_HANDLE_CUDA_IPC,
-                              .mode = 0600,
-                              .flags = WIRE_KEEP};
-    struct session *session = client(&w, alice);
-    struct ask *question = ask(&w, alice, session);
-    verb_alloc(w.core, &question->call, &args);
-    assert_int_equal(error_of(&w, question), 0);
+    struct session *session = make_cuda_ipc(&w, "ipc");
     struct op *op = offload(&w, "ipc", HBM_TIER_HOST, false);
     assert_int_equal(op->error, HBM_E_BUSY);
     assert_non_null(strstr(op->detail, "pid "));

@@ -272,19 +272,8 @@ static void what_lies_with_a_peer_goes_when_that_one_wants_the_room(void **state
 static void cuda_ipc_memory_lies_there_as_plain_memory_and_comes_back_as_it_was(void **state)
 {
     (void)state;
-    struct alloc_args args = {.name = "w",
-                              .size = 4096,
-                              .dims = {1024},
-                              .rank = 1,
-                              .dtype = HBM_F32,
-                              .handle = HBM_HANDLE_CUDA_IPC,
-                              .mode = 0600,
-                              .flags = WIRE_KEEP};
-    struct session *session = client(&w, alice);
-    struct ask *question = ask(&w, alice, session);
+    struct session *session = make_cuda_ipc(&w, "w");
 
-    verb_alloc(w.core, &question->call, &args);
-    assert_int_equal(error_of(&w, question), 0);
     session_gone(session, true, "bye");
     assert_int_equal(offload(&w, "w", HBM_TIER_PEER, false)->state, WIRE_OP_DONE);
     assert_int_equal(named(&w, "w")->arena->extent->kind, JOB_EXTENT_DEVICE);

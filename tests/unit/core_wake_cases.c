@@ -1,33 +1,13 @@
 /* A model wakes group by group in the order of its use, and room for all of it comes first. */
 #include "core_cases.h"
-#include "core_world.h"
+#include "core_layers.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-#define LAYERS 5
-
 static uint32_t slots[LAYERS];
-
-static struct buffer *layer(unsigned i)
-{
-    char name[32];
-
-    snprintf(name, sizeof(name), "m/layer.%u.w", i);
-    return named(&w, name);
-}
-
-/* Groups on the device, as "01--". */
-static const char *there(void)
-{
-    static char text[LAYERS + 1];
-
-    for (unsigned i = 0; i < LAYERS; i++)
-        text[i] = arena_tier(layer(i)->arena) == HBM_TIER_DEVICE ? (char)('0' + i) : '-';
-    return text;
-}
 
 static void put_to_sleep(enum hbm_tier tier)
 {

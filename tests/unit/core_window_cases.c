@@ -1,6 +1,6 @@
 /* What leaves behind a declared order, and what the daemon knows of the order. */
 #include "core_cases.h"
-#include "core_world.h"
+#include "core_layers.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -8,28 +8,8 @@
 
 #include "daemon/core/prefetch.h"
 
-#define LAYERS 5
-
 static uint32_t slots[LAYERS];
 static struct lease *lease;
-
-static struct buffer *layer(unsigned i)
-{
-    char name[32];
-
-    snprintf(name, sizeof(name), "m/layer.%u.w", i);
-    return named(&w, name);
-}
-
-/* Groups on the device, as "01--". */
-static const char *there(void)
-{
-    static char text[LAYERS + 1];
-
-    for (unsigned i = 0; i < LAYERS; i++)
-        text[i] = arena_tier(layer(i)->arena) == HBM_TIER_DEVICE ? (char)('0' + i) : '-';
-    return text;
-}
 
 /* One that has attached all of "m", and holds no lock. */
 static struct session *user_of(struct principal who, uint32_t *its_slots)

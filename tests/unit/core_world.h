@@ -125,6 +125,8 @@ struct buffer *make_buffer(struct world *world, struct session *session, const c
                            uint64_t columns, uint32_t flags);
 /* The same, kept and leased by nobody. */
 struct buffer *make_kept(struct world *world, const char *name, uint64_t rows, uint64_t columns);
+/* A page of cuda-ipc memory, kept; the session of alice's that has it. */
+struct session *make_cuda_ipc(struct world *world, const char *name);
 /* "m" of n groups "layer.N" with tensors w [64, 256] and b [256] each, sealed, alice's. */
 struct model *make_model(struct world *world, const char *name, unsigned groups);
 /* Asks to build such a one. */

@@ -1,0 +1,26 @@
+/* For the cases about a model that comes and goes layer by layer: "m", with a group for each. */
+#pragma once
+
+#include <stdio.h>
+
+#include "core_world.h"
+
+#define LAYERS 5
+
+static inline struct buffer *layer(unsigned i)
+{
+    char name[32];
+
+    snprintf(name, sizeof(name), "m/layer.%u.w", i);
+    return named(&w, name);
+}
+
+/* Groups on the device, as "01--". */
+static inline const char *there(void)
+{
+    static char text[LAYERS + 1];
+
+    for (unsigned i = 0; i < LAYERS; i++)
+        text[i] = arena_tier(layer(i)->arena) == HBM_TIER_DEVICE ? (char)('0' + i) : '-';
+    return text;
+}
