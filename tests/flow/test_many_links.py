@@ -137,6 +137,7 @@ def test_a_neighbour_that_is_lost_in_the_middle_is_done_without_and_keeps_what_l
     before, on_peer = hash_of(daemon, "w"), used_on(daemon, "host-1")
     switched.mood.write_text("copy:kill:1@1")
     fresh_workers(daemon)
+    daemon.wait_for(lambda: devices(daemon)["host-1"]["worker_ended"]["served_again_after"])  # it has read its mood
     switched.mood.write_text("start:kill")
     assert links_of(daemon, "offload", "w", "--to", "host") == 2
     daemon.wait_for(lambda: devices(daemon)["host-1"]["state"] == "failed", 30)
