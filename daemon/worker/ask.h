@@ -124,9 +124,9 @@ struct ask_extent {
     int fd;
 };
 
-static inline int ask_create(struct ask *ask, unsigned kind, uint64_t size, struct ask_extent *made)
+static inline int ask_create_with(struct ask *ask, unsigned kind, uint64_t size, unsigned flags, struct ask_extent *made)
 {
-    struct job_create_request request = {.size = size, .kind = kind};
+    struct job_create_request request = {.size = size, .kind = kind, .flags = flags};
     union job_reply reply = {0};
 
     made->fd = -1;
@@ -138,6 +138,11 @@ static inline int ask_create(struct ask *ask, unsigned kind, uint64_t size, stru
         made->extent.encrypted = ask->spill_key >= 0;
     }
     return status;
+}
+
+static inline int ask_create(struct ask *ask, unsigned kind, uint64_t size, struct ask_extent *made)
+{
+    return ask_create_with(ask, kind, size, 0, made);
 }
 
 static inline void ask_drop(struct ask *ask, struct ask_extent *extent)

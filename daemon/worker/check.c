@@ -118,6 +118,8 @@ static int check_request(unsigned opcode, const union job_request *r, unsigned *
     case JOB_CREATE:
         if (r->create.kind > JOB_EXTENT_DISK)
             return BAD("no extent is of kind %u", r->create.kind);
+        if (r->create.flags && (r->create.flags != JOB_AHEAD || r->create.kind != JOB_EXTENT_HOST))
+            return BAD("flags %#x with an extent of kind %u", r->create.flags, r->create.kind);
         return r->create.size ? 0 : BAD("an extent of 0 bytes");
     case JOB_DESTROY:
         return r->destroy.kind > JOB_EXTENT_DISK ? BAD("no extent is of kind %u", r->destroy.kind) : 0;

@@ -22,10 +22,11 @@
 
 /* What runs beside what. A link has two threads, since mapping host memory costs half as long as copying it: one
  * job maps and unmaps while the other's bytes are on the link. Clients' files have three, of which the owner
- * gives nobody all, and none with our own spill files: theirs may lie where nobody answers. Everywhere else one job runs at a time. */
-enum engine { UP, DOWN, COMPUTE, DISK_READ, DISK_WRITE, FILES, ADMIN, WATCH, ENGINES };
+ * gives nobody all, and none with our own spill files: theirs may lie where nobody answers. What is made ahead is in nobody's
+ * way. Everywhere else one job runs at a time. */
+enum engine { UP, DOWN, COMPUTE, DISK_READ, DISK_WRITE, FILES, AHEAD, ADMIN, WATCH, ENGINES };
 static const unsigned jobs_of[ENGINES] = {
-    [UP] = 2, [DOWN] = 2, [COMPUTE] = 1, [DISK_READ] = 1, [DISK_WRITE] = 1, [FILES] = 3, [ADMIN] = 1, [WATCH] = 1};
+    [UP] = 2, [DOWN] = 2, [COMPUTE] = 1, [DISK_READ] = 1, [DISK_WRITE] = 1, [FILES] = 3, [AHEAD] = 1, [ADMIN] = 1, [WATCH] = 1};
 static const enum engine engine_of_link[JOB_LINKS + 1] = {[JOB_LINK_DEVICE_TO_HOST] = DOWN,
                                                           [JOB_LINK_HOST_TO_DEVICE] = UP,
                                                           [JOB_LINK_DISK_WRITE] = DISK_WRITE,
@@ -61,7 +62,9 @@ static unsigned engine_of(const struct job *job)
     case JOB_FILE:
         return FILES;
     case JOB_CREATE: /* where the disk does not answer, memory is made all the same */
-        return job->request.create.kind == JOB_EXTENT_DISK ? DISK_WRITE : ADMIN;
+        return job->request.create.kind == JOB_EXTENT_DISK ? DISK_WRITE
+               : job->request.create.flags & JOB_AHEAD     ? AHEAD
+                                                           : ADMIN;
     case JOB_ENCODE:
     case JOB_DECODE:
         return COMPUTE;

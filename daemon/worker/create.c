@@ -2,11 +2,20 @@
 #include "daemon/worker/device.h"
 #include "daemon/worker/disk.h"
 #include "daemon/worker/job.h"
+#include "daemon/worker/meminfo.h"
+
+/* Of what the machine has available: nobody has asked for it yet. */
+#define AHEAD_PART 4
 
 void job_create(struct job *job, const char *state_dir)
 {
     const struct job_create_request *r = &job->request.create;
 
+    if (r->flags & JOB_AHEAD && r->size > meminfo_bytes("MemAvailable") / AHEAD_PART) {
+        fail(&job->failure, HBM_E_NO_MEMORY, "%llu bytes are more than a quarter of the memory that this machine has available",
+             (unsigned long long)r->size);
+        return;
+    }
     if (r->kind != JOB_EXTENT_DISK) {
         device_create(r, &job->reply.create, &job->reply_fd, &job->failure);
         return;

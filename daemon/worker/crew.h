@@ -7,7 +7,7 @@
 
 #include "daemon/base/list.h"
 
-#define CREW_ENGINES_MAX 8
+#define CREW_ENGINES_MAX 9
 #define CREW_THREADS_MAX 16
 
 struct job;

@@ -112,6 +112,7 @@ static void dress(struct input *in, uint32_t opcode, union job_request *request,
     switch (opcode) {
     case JOB_CREATE:
         request->create.size &= 0xfffff;
+        request->create.flags &= request->create.kind == JOB_EXTENT_HOST ? JOB_AHEAD : 0;
         break;
     case JOB_COPY:
         take_extent(in, &request->copy.source, fds, n);

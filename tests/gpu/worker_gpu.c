@@ -131,6 +131,30 @@ static void starting_creates_no_context(void)
     ask_drop(&worker, &e);
 }
 
+/* Pinned ahead, it is what any other host extent is: a copy comes back from it. */
+static void host_memory_is_made_ahead_without_a_context(void)
+{
+    uint64_t size = 64 * MIB, sum = 0;
+    struct ask_extent ahead = {.fd = -1}, device = {.fd = -1};
+    unsigned char *bytes = random_bytes(size, 78), *back = calloc(1, size);
+    struct ask_range all = {0, 0, size};
+
+    for (unsigned i = 0; i < 50 && query().has_context; i++)
+        nap(100);
+    bool good = is(ask_create_with(&worker, JOB_EXTENT_HOST, size, JOB_AHEAD, &ahead), 0);
+    ok(good && ahead.extent.size == size && query().has_context == 0, "host memory made ahead needs no context");
+    ok(good && get(&ahead, 0, back, size) && !back[0] && !memcmp(back, back + 1, size - 1), "and holds zeros");
+    good = is(ask_create(&worker, JOB_EXTENT_DEVICE, size, &device), 0) && put(&device, 0, bytes, size) &&
+           is(ask_copy(&worker, &device, &ahead, all, JOB_CHECKSUM, &sum), 0) && get(&ahead, 0, back, size);
+    ok(good && !memcmp(bytes, back, size), "what is offloaded into it is there");
+    ok(is(ask_create_with(&worker, JOB_EXTENT_HOST, UINT64_C(1) << 50, JOB_AHEAD, &(struct ask_extent){.fd = -1}),
+          HBM_E_NO_MEMORY),
+       "more than a quarter of what the machine has is refused");
+    ask_drop(&worker, &device);
+    ask_drop(&worker, &ahead);
+    free(bytes), free(back);
+}
+
 /* As worker/checksum.h has it. */
 static uint64_t checksum(const unsigned char *bytes, uint64_t size)
 {
@@ -584,6 +608,7 @@ int main(int argc, char **argv)
         return 77;
     }
     starting_creates_no_context();
+    host_memory_is_made_ahead_without_a_context();
     size_makes_no_difference(JOB_EXTENT_DEVICE, "device");
     size_makes_no_difference(JOB_EXTENT_CUDA_IPC, "cuda-ipc");
     cuda_ipc_blocks_live_until_destroyed();

@@ -1,5 +1,7 @@
 /* The host worker as a process, as hbmd sees it: its start, its extents, what it refuses, and its end. */
 #include <signal.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
 
 #include "tests/unit/worker_fixture.h"
 
@@ -46,6 +48,34 @@ static void extents_that_cannot_be_are_refused(void **state)
     expect(ask_create(&worker, JOB_EXTENT_DISK, (uint64_t)1 << 60, &e), HBM_E_NO_SPACE);
     expect(ask_create(&worker, JOB_EXTENT_CUDA_IPC, 4096, &e), HBM_E_UNSUPPORTED);
     expect(ask_create(&worker, 4, 4096, &e), HBM_E_BAD_REQUEST);
+}
+
+static void what_is_made_ahead_has_its_pages_and_they_are_zeros(void **state)
+{
+    struct ask_extent e;
+    struct stat status;
+
+    (void)state;
+    expect(ask_create_with(&worker, JOB_EXTENT_HOST, 100 * MIB + 5, JOB_AHEAD, &e), 0);
+    assert_int_equal(fstat(e.fd, &status), 0);
+    assert_int_equal(status.st_blocks, e.extent.size / 512);
+    unsigned char *bytes = map(&e);
+    for (uint64_t at = 0; at < e.extent.size; at += 4096)
+        assert_int_equal(bytes[at], 0);
+    munmap(bytes, e.extent.size);
+    drop(&e);
+}
+
+static void nothing_is_made_ahead_where_memory_is_short_or_of_another_kind(void **state)
+{
+    struct ask_extent e;
+    uint64_t half = (uint64_t)sysconf(_SC_PHYS_PAGES) * 4096 / 2;
+
+    (void)state;
+    expect(ask_create_with(&worker, JOB_EXTENT_HOST, half, JOB_AHEAD, &e), HBM_E_NO_MEMORY);
+    expect(ask_create_with(&worker, JOB_EXTENT_DEVICE, 4096, JOB_AHEAD, &e), HBM_E_BAD_REQUEST);
+    expect(ask_create_with(&worker, JOB_EXTENT_DISK, 4096, JOB_AHEAD, &e), HBM_E_BAD_REQUEST);
+    expect(ask_create_with(&worker, JOB_EXTENT_HOST, 4096, JOB_AHEAD | 1, &e), HBM_E_BAD_REQUEST);
 }
 
 static unsigned long long capabilities_of_worker(const char *set)
@@ -223,6 +253,8 @@ int main(int argc, char **argv)
         cmocka_unit_test(the_first_job_must_be_start_and_only_the_first),
         WITH_WORKER(a_new_extent_is_whole_pages_of_zeros_whose_size_is_sealed),
         WITH_WORKER(extents_that_cannot_be_are_refused),
+        WITH_WORKER(what_is_made_ahead_has_its_pages_and_they_are_zeros),
+        WITH_WORKER(nothing_is_made_ahead_where_memory_is_short_or_of_another_kind),
         WITH_WORKER(of_roots_rights_the_worker_keeps_what_copies_need),
         WITH_WORKER(malformed_requests_are_refused_and_the_worker_goes_on),
         cmocka_unit_test(faults_strike_where_they_are_asked_for),

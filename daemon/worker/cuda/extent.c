@@ -8,6 +8,7 @@
 #include "daemon/worker/cuda/driver.h"
 #include "daemon/worker/cuda/error.h"
 #include "daemon/worker/meminfo.h"
+#include "daemon/worker/touch.h"
 #include "proto/memfd.h"
 
 #define SIZE_UNIT ((size_t)2 << 20)
@@ -25,17 +26,20 @@ static CUmemAllocationProp device_memory(void)
     return prop;
 }
 
-/* On the NUMA node next to the device. */
-static CUmemAllocationProp host_memory(void)
+/* The NUMA node next to the device; a machine without NUMA has one. */
+static int host_node(void)
 {
     int node = -1;
 
-    if (driver.DeviceGetAttribute(&node, CU_DEVICE_ATTRIBUTE_HOST_NUMA_ID, 0) || node < 0)
-        node = 0; /* a machine without NUMA has one node */
+    return driver.DeviceGetAttribute(&node, CU_DEVICE_ATTRIBUTE_HOST_NUMA_ID, 0) || node < 0 ? 0 : node;
+}
+
+static CUmemAllocationProp host_memory(void)
+{
     return (CUmemAllocationProp){
         .type = CU_MEM_ALLOCATION_TYPE_PINNED,
         .requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
-        .location = {.type = CU_MEM_LOCATION_TYPE_HOST_NUMA, .id = node},
+        .location = {.type = CU_MEM_LOCATION_TYPE_HOST_NUMA, .id = host_node()},
     };
 }
 
@@ -93,22 +97,25 @@ static int create_shared(const CUmemAllocationProp *prop, uint64_t wanted, uint6
     return 0;
 }
 
-static int create_memfd(uint64_t wanted, uint64_t *size, int *fd, struct failure *failure)
+/* Where it is made ahead, only registering it is left for whoever maps it. */
+static int create_memfd(uint64_t wanted, bool ahead, uint64_t *size, int *fd, struct failure *failure)
 {
     uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
 
     *size = (wanted + page - 1) / page * page;
-    int memfd = memfd_fixed("hbm-extent", *size);
+    _cleanup_fd_ int memfd = memfd_fixed("hbm-extent", *size);
     if (memfd < 0)
         return fail_errno(failure, HBM_E_SYSTEM, "memfd_create", -memfd);
-    *fd = memfd;
+    if (ahead && touch_pages(memfd, *size, host_node(), failure))
+        return failure->error;
+    *fd = TAKE_FD(memfd);
     return 0;
 }
 
-static int create_host(uint64_t wanted, uint64_t *size, int *fd, struct failure *failure)
+static int create_host(const struct job_create_request *request, uint64_t *size, int *fd, struct failure *failure)
 {
     CUmemAllocationProp prop = host_memory();
-    uint64_t available = meminfo_bytes("MemAvailable");
+    uint64_t wanted = request->size, available = meminfo_bytes("MemAvailable");
     struct failure refusal = {0};
 
     /* The driver takes real pages at once; the kernel would kill somebody to find them. */
@@ -120,7 +127,7 @@ static int create_host(uint64_t wanted, uint64_t *size, int *fd, struct failure 
         if (!error || error == HBM_E_NO_MEMORY)
             return error ? fail(failure, error, "%s", refusal.detail) : 0;
     }
-    return create_memfd(wanted, size, fd, failure);
+    return create_memfd(wanted, request->flags & JOB_AHEAD, size, fd, failure);
 }
 
 int device_destroy(const struct job_destroy_request *request, struct failure *failure)
@@ -165,7 +172,7 @@ int device_create(const struct job_create_request *request, struct job_create_re
     CUmemAllocationProp prop = device_memory();
 
     if (request->kind == JOB_EXTENT_HOST)
-        return create_host(request->size, &reply->size, fd, failure);
+        return create_host(request, &reply->size, fd, failure);
     if (check_size(request->size, failure))
         return failure->error;
     if (request->kind == JOB_EXTENT_CUDA_IPC)

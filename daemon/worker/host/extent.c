@@ -5,8 +5,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "daemon/base/cleanup.h"
 #include "daemon/worker/device.h"
 #include "daemon/worker/meminfo.h"
+#include "daemon/worker/touch.h"
 #include "proto/memfd.h"
 
 #define SIZE_SEALS (F_SEAL_SHRINK | F_SEAL_GROW)
@@ -22,11 +24,13 @@ int device_create(const struct job_create_request *request, struct job_create_re
         return fail(failure, HBM_E_NO_MEMORY, "%llu bytes wanted, this machine has %llu",
                     (unsigned long long)request->size, (unsigned long long)total);
     uint64_t size = (request->size + page - 1) / page * page;
-    int memfd = memfd_fixed("hbm-extent", size);
+    _cleanup_fd_ int memfd = memfd_fixed("hbm-extent", size);
     if (memfd < 0)
         return fail_errno(failure, HBM_E_SYSTEM, "memfd_create", -memfd);
+    if (request->flags & JOB_AHEAD && touch_pages(memfd, size, -1, failure))
+        return failure->error;
     reply->size = size;
-    *fd = memfd;
+    *fd = TAKE_FD(memfd);
     return 0;
 }
 
