@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "daemon/core/host_ahead.h"
 #include "daemon/core/ledger.h"
 #include "daemon/core/lease.h"
 #include "daemon/core/recency.h"
@@ -37,6 +38,7 @@ struct arena *arena_new(struct core *core, struct owner owner, bool shared, uint
     arena->priority = PRIORITY_NORMAL;
     list_init(&arena->recent_node);
     recency_note(arena);
+    host_ahead_wake(arena->device);
     return arena;
 }
 
@@ -59,6 +61,7 @@ struct arena *arena_free(struct arena *arena)
     }
     list_unlink(&arena->node);
     recency_forget(arena);
+    host_ahead_wake(arena->device);
     ledger_drop(core, arena->id);
     idmap_remove(&core->ids, arena->id);
     arena_settled(arena); /* who waited for it looks it up again and finds it gone */

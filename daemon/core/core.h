@@ -70,6 +70,7 @@ struct core_limits {
     unsigned offload_percent; /* of a model's bytes, cumulative */
     uint32_t reclaim_ms;      /* how long a move waits for clients to let go */
     uint32_t memory_wait_ms;  /* how long an allocation waits for memory to come free */
+    uint64_t host_pool_idle_ms; /* without anything happening on a device, until what was made ahead for it goes */
     struct watermarks watermarks[HBM_TIERS]; /* of disk: none */
 };
 

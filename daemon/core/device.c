@@ -7,6 +7,7 @@
 #include "daemon/base/log.h"
 #include "daemon/core/arena.h"
 #include "daemon/core/buffer.h"
+#include "daemon/core/host_ahead.h"
 #include "daemon/core/pressure.h"
 #include "proto/messages.h"
 
@@ -28,6 +29,7 @@ struct device *device_add(struct core *core, const char *uuid, const char *name,
     for (unsigned i = 0; i < HBM_TIERS * PRIORITIES; i++)
         list_init(&device->recent[i / PRIORITIES][i % PRIORITIES]);
     pressure_init(device);
+    host_ahead_init(device);
     list_append(&core->devices, &device->node);
     return device;
 }

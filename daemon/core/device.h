@@ -49,6 +49,19 @@ struct pressure {
     uint64_t told_ms;                  /* when it was last said that the working set does not fit */
 };
 
+/* host_ahead.c's: host memory that is ready for the next move. */
+struct ahead {
+    uint64_t cap, bytes; /* bytes: of device->pooled */
+    unsigned n, failures; /* failures: in a row */
+    struct list pieces;
+    struct timer timer;
+    struct job job;
+    bool making;            /* the job is under way */
+    uint64_t since_ms;      /* it began */
+    uint64_t not_before_ms; /* the next one begins */
+    uint64_t used_ms;       /* when something last happened on the device */
+};
+
 enum device_state { DEVICE_STARTING, DEVICE_READY, DEVICE_DRAINED, DEVICE_FAILED };
 
 struct device {
@@ -72,6 +85,7 @@ struct device {
     uint64_t worker_gone_ms;         /* when; 0: none has gone */
     uint64_t recovery_ms;            /* from then until the next one served; 0: none has yet */
     struct books books;              /* daemon/core/books.c's */
+    struct ahead ahead;
     struct traffic links[JOB_LINKS]; /* daemon/job counts and limits them */
     struct disk_access disk;
     struct list recent[HBM_TIERS][PRIORITIES]; /* struct arena, other devices' here too; what was used last is last: daemon/core/recency.h */

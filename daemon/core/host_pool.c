@@ -3,6 +3,7 @@
 #include <stdlib.h>
 
 #include "daemon/base/cleanup.h"
+#include "daemon/core/host_ahead.h"
 #include "daemon/core/room.h"
 
 /* Longer than the pause between two requests that an engine may sleep through, shorter than pinned memory should
@@ -15,6 +16,7 @@ struct pooled {
     struct owner owner;
     uint64_t size, token, until_ms;
     struct job *farewell;
+    uint64_t visit; /* the last of core->visits that counted it */
     int fd;
 };
 
@@ -93,6 +95,19 @@ bool host_pool_take(struct extent_create *create)
         free(pooled);
         return true;
     }
+    return host_ahead_take(create);
+}
+
+bool host_pool_covers(struct device *device, struct owner owner, uint64_t size, uint64_t visit)
+{
+    list_for_each (node, &device->core->host_pool) {
+        struct pooled *pooled = list_entry(node, struct pooled, node);
+        if (pooled->device != device || pooled->size != size || pooled->visit == visit ||
+            !owner_equal(pooled->owner, owner))
+            continue;
+        pooled->visit = visit;
+        return true;
+    }
     return false;
 }
 
@@ -103,6 +118,8 @@ void host_pool_make_room(struct core *core, struct device *device, uint64_t byte
 
     if (bytes > capacity || *used - *closing - device->pooled > capacity - bytes)
         return;
+    while (*used - *closing > capacity - bytes && host_ahead_drop_one(device)) {
+    }
     list_for_each_safe (node, &core->host_pool) {
         struct pooled *pooled = list_entry(node, struct pooled, node);
         if (*used - *closing <= capacity - bytes)
@@ -118,6 +135,8 @@ bool host_pool_drop(struct core *core)
 
     while (!list_empty(&core->host_pool))
         drop(core, oldest(core));
+    list_for_each (node, &core->devices)
+        any |= host_ahead_drop_all(list_entry(node, struct device, node));
     return any;
 }
 
@@ -141,4 +160,6 @@ void host_pool_clear(struct core *core)
         free(first->farewell);
         free(first);
     }
+    list_for_each (node, &core->devices)
+        host_ahead_clear(list_entry(node, struct device, node));
 }

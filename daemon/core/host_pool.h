@@ -14,14 +14,16 @@
  */
 bool host_pool_put(struct extent *extent);
 
-/* A piece of just that device, account and size, if there is one: its fd and token are the create's, and so is its
- * room. */
+/* A piece of just that device, account and size, if there is one, or one made ahead (daemon/core/host_ahead.h): its fd and
+ * token are the create's, and so is its room. */
 bool host_pool_take(struct extent_create *create);
-/* Drops the oldest pieces of the device until `bytes` are free in its host tier; none if all of them would not do.
- */
+/* Drops pieces of the device, those made ahead first, then the oldest, until `bytes` are free in its host tier; none if all
+ * of them would not do. */
 void host_pool_make_room(struct core *core, struct device *device, uint64_t bytes);
 /* Drops all, on all devices: the machine is short of memory, whatever the tiers say. False if there was none. */
 bool host_pool_drop(struct core *core);
+/* A piece that serves that owner's next move, and that this visit (of core->visits) has not counted yet. */
+bool host_pool_covers(struct device *device, struct owner owner, uint64_t size, uint64_t visit);
 /* Drops what has lain here long enough. */
 void host_pool_expire(struct timer *timer);
 /* As the core goes: closes the fds and tells nobody. */

@@ -1,5 +1,7 @@
 #include "daemon/core/recency.h"
 
+#include "daemon/core/host_ahead.h"
+
 static uint64_t span_now(const struct core *core)
 {
     return core_now(core) / WORKING_SET_MS + 1;
@@ -37,6 +39,7 @@ void recency_note(struct arena *arena)
 {
     arena->locked_ms = core_now(arena->core);
     count(arena);
+    host_ahead_used(arena->device);
     recency_place(arena);
 }
 

@@ -376,6 +376,7 @@ static void check_arenas(void)
         for (unsigned tier = 0; tier < HBM_TIERS; tier++)
             CHECK(device->used[tier] <= device->capacity[tier]);
         CHECK(device->pooled <= device->used[HBM_TIER_HOST]);
+        CHECK(device->ahead.bytes <= device->pooled);
     }
 }
 

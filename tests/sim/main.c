@@ -6,6 +6,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "daemon/core/host_ahead.h"
 #include "daemon/core/listener.h"
 #include "tests/sim/sim.h"
 
@@ -66,6 +67,9 @@ void sim_settle_in(void)
     core()->limits.split_bytes = random_one_in(&sim.random, 3) ? 0 : 4096;
     core()->grain = 2048;
     core()->passing = 16 << 10;
+    core()->limits.host_pool_idle_ms = 20000;
+    host_ahead_limit(sim.world.host, random_below(&sim.random, 3) * (24 << 10));
+    host_ahead_limit(sim.world.gpu, random_below(&sim.random, 3) * (24 << 10));
     struct listener *other = listener_of(core(), 1);
     uint64_t *limits[] = {core()->limits.account, other->each};
     other->devices = UINT64_MAX;

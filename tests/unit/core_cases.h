@@ -2,6 +2,7 @@
 #pragma once
 
 int core_account_cases(void);
+int core_ahead_cases(void);
 int core_marks_cases(void);
 int core_move_cases(void);
 int core_books_cases(void);

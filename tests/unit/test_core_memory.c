@@ -13,6 +13,8 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "daemon/core/host_ahead.h"
+
 /* ---- Memory ---- */
 
 static struct {
@@ -443,6 +445,18 @@ static void offloads_and_restores(void)
     OP(verb_restore, "*");
 }
 
+static void has_memory_made_ahead(void)
+{
+    w.core->limits.host_pool_idle_ms = 5000;
+    host_ahead_limit(w.device, 64 * MIB);
+    for (unsigned i = 0; i < 10; i++)
+        world_pass(&w, 100);
+    OP(verb_offload, "w", HBM_TIER_HOST, true);
+    host_ahead_limit(w.device, 0);
+    world_run(&w);
+    assert_int_equal(w.device->pooled, 0);
+}
+
 static void puts_a_model_to_sleep(void)
 {
     OP(verb_sleep, "m", HBM_TIER_HOST, NULL);
@@ -654,6 +668,7 @@ static const struct scene scenes[] = {
     SCENE(drains),
     SCENE(waits_for_memory),
     SCENE(makes_room),
+    SCENE(has_memory_made_ahead),
     SCENE(says_what_goes_first),
     FREEING(publishes_and_replaces),
     SCENE(waits_for_a_builder),
