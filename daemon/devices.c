@@ -7,6 +7,7 @@
 
 #include "daemon/base/log.h"
 #include "daemon/core/books.h"
+#include "daemon/core/host_ahead.h"
 #include "daemon/server.h"
 
 /* Workers one after the other that ended young, before they served. */
@@ -78,6 +79,22 @@ void devices_limit(struct server *server)
 {
     for (unsigned i = 0; i < server->core->n_devices; i++)
         limit(server, i);
+}
+
+/* Where host memory is the device, what is made ahead is as much of it as what it is for: only who asks for that has it. */
+static uint64_t pool_bytes(const struct server *server)
+{
+    const struct config *config = &server->config;
+
+    if (!server->known.is_cuda && !strcmp(config->source[CONFIG_host_pool_bytes], "default"))
+        return 0;
+    return config_bytes(config->host_pool_bytes, machine_memory());
+}
+
+void devices_pool(struct server *server)
+{
+    list_for_each (node, &server->core->devices)
+        host_ahead_limit(list_entry(node, struct device, node), pool_bytes(server));
 }
 
 static unsigned n_peers(const struct server *server)
@@ -166,6 +183,7 @@ static void adopt_devices(struct server *server)
             return;
         }
     }
+    devices_pool(server);
     server_devices_found(server);
 }
 
@@ -361,6 +379,7 @@ static void ready(void *context, uint32_t index, const struct job_start_reply *r
     if (device->worker_gone_ms && !device->recovery_ms)
         device->recovery_ms = server_now(server) - device->worker_gone_ms;
     books_ask(server->core, device);
+    host_ahead_wake(device);
     see_disk(device, reply);
     log_info("device %u %s %s: %s, %" PRIu64 " MiB to hand out, %" PRIu64 " MiB host, %" PRIu64 " MiB disk", index,
              device->uuid, device->name, first ? "ready" : "ready again", device->capacity[HBM_TIER_DEVICE] >> 20,

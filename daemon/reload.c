@@ -59,6 +59,7 @@ void server_reload(struct server *server)
             pressure_wake(list_entry(node, struct device, node), tier);
     listeners_limit(server);
     devices_limit(server);
+    devices_pool(server);
     log_set_level(next.log_level);
     log_info("the configuration was read again");
     server_say_ready(server, "");

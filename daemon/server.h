@@ -66,6 +66,8 @@ void devices_find(struct server *server);
 struct workers_world devices_world(struct server *server);
 /* Their links' limits, as the configuration has them now. */
 void devices_limit(struct server *server);
+/* What may be made ahead for each of them, likewise. */
+void devices_pool(struct server *server);
 /* Frees what it has of its own. */
 void devices_clear(struct server *server);
 

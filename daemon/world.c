@@ -89,6 +89,7 @@ struct core_limits server_limits(const struct config *config)
         .offload_percent = config->offload_limit,
         .reclaim_ms = config->reclaim_seconds,
         .memory_wait_ms = config->memory_wait_seconds,
+        .host_pool_idle_ms = config->host_pool_idle_seconds,
         .watermarks = {[HBM_TIER_DEVICE] = {config->device_high, config->device_low},
                        [HBM_TIER_HOST] = {config->host_high, config->host_low}},
     };

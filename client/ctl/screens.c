@@ -124,6 +124,23 @@ static void tier_cell(struct grid *grid, const cJSON *device, const char *name)
     grid_cell(grid, "-");
 }
 
+static void print_ready(const cJSON *devices)
+{
+    const cJSON *row, *tier;
+    char bytes[UNITS_TEXT];
+
+    cJSON_ArrayForEach(row, devices)
+    {
+        _cleanup_free_ char *index = cell_text(member(row, "index"));
+        cJSON_ArrayForEach(tier, member(row, "tiers"))
+        {
+            if (number(tier, "ready") > 0)
+                printf("device %s: %s of host memory are made ahead, ready for whoever offloads first\n", index,
+                       units_bytes(number(tier, "ready"), bytes));
+        }
+    }
+}
+
 static void print_peers(const cJSON *devices)
 {
     const cJSON *row;
@@ -272,6 +289,7 @@ void show_devices(const struct cli *cli, const cJSON *devices)
     }
     grid_end(&grid, cli);
     print_marks(devices);
+    print_ready(devices);
     print_peers(devices);
     print_trouble(devices);
     cJSON_ArrayForEach(row, devices) print_slow_disk(row);

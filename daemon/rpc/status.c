@@ -35,8 +35,10 @@ static void write_tiers(struct writer *writer, const struct device *device)
         write_number(writer, "capacity", tier.capacity);
         write_number(writer, "used", tier.used);
         write_number(writer, "closing", tier.closing);
-        if (i == HBM_TIER_HOST)
+        if (i == HBM_TIER_HOST) {
             write_number(writer, "pooled", tier.pooled);
+            write_number(writer, "ready", device->ahead.bytes);
+        }
         write_number(writer, "free", tier.used < tier.capacity ? tier.capacity - tier.used : 0);
         write_mark(writer, "high", &tier, tier.high);
         write_mark(writer, "low", &tier, tier.low);

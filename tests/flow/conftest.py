@@ -91,6 +91,8 @@ class Daemon:
         self.runtime_dir, self.state_dir = self.home / "run", self.home / "state"
         self.log_path = self.home / "log"
         self.supervise, self.options = supervise, list(options)
+        if DEVICE == "cuda" and "host_pool_bytes" not in config:
+            config = "host_pool_bytes = 0\n" + config  # what counts jobs and bytes counts those that it asked for
         if config:
             (self.home / "hbmd.conf").write_text(config)
             self.options += ["--config", str(self.home / "hbmd.conf")]
