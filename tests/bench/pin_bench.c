@@ -1,0 +1,237 @@
+/* Pinned host memory, in GB/s: host-NUMA extents as the worker makes them, in pieces of several sizes and by
+ * several threads, beside cuMemHostAlloc (which is cudaHostAlloc) of as much; the longest CUDA call of another
+ * process meanwhile; and through the daemon the first offload, whose memory was made ahead, beside a later one. GPU
+ * only. usage: pin_bench [GIB] */
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <unistd.h>
+
+#include "tests/bench/driver.h"
+
+#define MIB ((size_t)1 << 20)
+#define RUNS 6u
+#define PIECES_MAX 1024u
+#define THREADS_MAX 4u
+#define HOST_NUMA_ID 134 /* CU_DEVICE_ATTRIBUTE_HOST_NUMA_ID */
+#define READY_US 1500000 /* the daemon waits a moment before it pins, and pauses in between */
+
+static const struct cuda_driver *driver;
+static int node;
+
+/* ---- Another process, with a context and little to do ---- */
+
+struct neighbour {
+    atomic_bool works;
+    _Atomic uint64_t longest_ns;
+} * neighbour;
+
+static void note_since(double start)
+{
+    uint64_t ns = (uint64_t)((bench_now() - start) * 1e9);
+
+    if (ns > atomic_load(&neighbour->longest_ns))
+        atomic_store(&neighbour->longest_ns, ns);
+}
+
+static void keep_calling(void)
+{
+    char bytes[4096] = {0};
+    CUdeviceptr block, page;
+    CUstream stream;
+
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    driver_open();
+    driver_must(driver_more.stream_create(&stream, 1), "cuStreamCreate");
+    driver_must(driver_more.mem_alloc(&page, sizeof(bytes)), "cuMemAlloc");
+    for (;;) {
+        double start = bench_now();
+        driver_must(driver_more.mem_alloc(&block, 2 * MIB), "cuMemAlloc");
+        note_since(start);
+        start = bench_now();
+        driver_must(driver_more.up(page, bytes, sizeof(bytes), stream), "cuMemcpyHtoDAsync");
+        driver_must(cuda_driver()->stream_synchronize(stream), "cuStreamSynchronize");
+        note_since(start);
+        start = bench_now();
+        driver_must(driver_more.mem_free(block), "cuMemFree");
+        note_since(start);
+        atomic_store(&neighbour->works, true);
+    }
+}
+
+/* Before CUDA is used here. */
+static pid_t start_neighbour(void)
+{
+    neighbour = mmap(NULL, sizeof(*neighbour), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    pid_t pid = neighbour == MAP_FAILED ? -1 : fork();
+
+    if (pid < 0)
+        perror("a neighbour"), exit(1);
+    if (!pid)
+        keep_calling();
+    return pid;
+}
+
+/* ---- What pins ---- */
+
+struct way {
+    const char *name;
+    size_t piece;
+    unsigned threads; /* 0: cuMemHostAlloc */
+};
+
+struct pinning {
+    const struct way *way;
+    unsigned n;
+    _Atomic unsigned next;
+    CUmemGenericAllocationHandle handles[PIECES_MAX];
+};
+
+static void *pin_pieces(void *argument)
+{
+    struct pinning *pinning = argument;
+    CUmemAllocationProp prop = {
+        1, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, {CU_MEM_LOCATION_TYPE_HOST_NUMA, node}, NULL, {0}};
+    unsigned i;
+
+    while ((i = atomic_fetch_add(&pinning->next, 1)) < pinning->n)
+        driver_must(driver_more.create(&pinning->handles[i], pinning->way->piece, &prop, 0), "cuMemCreate");
+    return NULL;
+}
+
+static double pin_extents(const struct way *way, size_t bytes)
+{
+    static struct pinning pinning;
+    pthread_t threads[THREADS_MAX];
+    double start = bench_now();
+
+    pinning.way = way;
+    pinning.n = (unsigned)(bytes / way->piece);
+    atomic_store(&pinning.next, 0);
+    for (unsigned i = 0; i < way->threads; i++)
+        if (pthread_create(&threads[i], NULL, pin_pieces, &pinning))
+            perror("a thread"), exit(1);
+    for (unsigned i = 0; i < way->threads; i++)
+        pthread_join(threads[i], NULL);
+    double seconds = bench_now() - start;
+    for (unsigned i = 0; i < pinning.n; i++)
+        driver_must(driver->release(pinning.handles[i]), "cuMemRelease");
+    return seconds;
+}
+
+static double pin_by_host_alloc(const struct way *way, size_t bytes)
+{
+    void *pieces[PIECES_MAX];
+    unsigned n = (unsigned)(bytes / way->piece);
+    double start = bench_now();
+
+    for (unsigned i = 0; i < n; i++)
+        driver_must(driver_more.host_alloc(&pieces[i], way->piece, 0), "cuMemHostAlloc");
+    double seconds = bench_now() - start;
+    for (unsigned i = 0; i < n; i++)
+        driver_must(driver_more.host_free(pieces[i]), "cuMemFreeHost");
+    return seconds;
+}
+
+/* GB/s, and the neighbour's longest call of all runs in ms: of giving back, too. */
+static double measure(const struct way *way, size_t bytes, double *samples, double *longest_ms)
+{
+    atomic_store(&neighbour->longest_ns, 0);
+    for (unsigned i = 0; i < RUNS + 1; i++) {
+        double seconds = way->threads ? pin_extents(way, bytes) : pin_by_host_alloc(way, bytes);
+        samples[i ? i - 1 : 0] = (double)bytes / 1e9 / seconds; /* the first is a warm-up */
+    }
+    *longest_ms = (double)atomic_load(&neighbour->longest_ns) / 1e6;
+    return bench_quantile(samples, RUNS, 0.5);
+}
+
+static void compare(size_t bytes)
+{
+    static const struct way ways[] = {
+        {"pieces of 16 MiB", 16 * MIB, 1},
+        {"pieces of 64 MiB", 64 * MIB, 1},
+        {"pieces of 64 MiB, 2 threads", 64 * MIB, 2},
+        {"pieces of 64 MiB, 4 threads", 64 * MIB, 4},
+        {"pieces of 256 MiB", 256 * MIB, 1},
+        {"one piece of 1 GiB", 1024 * MIB, 1},
+    };
+    static const struct way beside = {"cuMemHostAlloc of 1 GiB", 1024 * MIB, 0};
+    double samples[RUNS], beside_ms, ms;
+    char what[96];
+
+    atomic_store(&neighbour->longest_ns, 0);
+    sleep(1);
+    double quiet_ms = (double)atomic_load(&neighbour->longest_ns) / 1e6;
+    double rate = measure(&beside, bytes, samples, &beside_ms);
+    for (unsigned i = 0; i < sizeof(ways) / sizeof(*ways); i++) {
+        struct bench_row row = {
+            what, "GB/s", .beside_what = beside.name, .beside = rate, .aim = BENCH_RATIO_AT_LEAST, .bound = 2};
+        snprintf(what, sizeof(what), "pinning: %s", ways[i].name);
+        measure(&ways[i], bytes, samples, &ms);
+        bench_take(&row, samples, RUNS, 0.5, 1);
+        bench_print(&row);
+        snprintf(what, sizeof(what), "pinning: %s: a neighbour's longest call", ways[i].name);
+        bench_print(
+            &(struct bench_row){what, "ms", ms, ms, ms, beside.name, beside_ms, BENCH_OURS_AT_MOST, 50, RUNS});
+    }
+    bench_print(&(struct bench_row){"a neighbour's longest call, nothing is pinned", "ms", quiet_ms, quiet_ms,
+                                    quiet_ms, .samples = 1});
+}
+
+/* ---- Through the daemon ---- */
+
+static double moved(hbm_session *session, const char *name, bool away)
+{
+    double start = bench_now();
+
+    if (away)
+        bench_must(hbm_offload(session, name, HBM_TIER_HOST, HBM_FORCE, NULL), "hbm_offload");
+    else
+        bench_must(hbm_restore(session, name, NULL), "hbm_restore");
+    return bench_now() - start;
+}
+
+static void offload_first(void)
+{
+    hbm_session *session = bench_open(0);
+    size_t bytes = 512 * MIB;
+    double first[RUNS], later[RUNS];
+    struct bench_row row = {"first offload of 512 MiB, its memory made ahead", "GB/s",
+                            .beside_what = "a later one"};
+
+    for (unsigned i = 0; i < RUNS; i++) {
+        char name[32];
+        snprintf(name, sizeof(name), "bench-pin-%u", i);
+        bench_make(session, name,
+                   bytes + (i + 1) * 2 * MIB); /* a size of its own: what the last one left does not fit */
+        usleep(READY_US);
+        first[i] = (double)bytes / 1e9 / moved(session, name, true);
+        moved(session, name, false);
+        later[i] = (double)bytes / 1e9 / moved(session, name, true);
+        bench_drop(session, name);
+    }
+    row.beside = bench_quantile(later, RUNS, 0.5);
+    bench_take(&row, first, RUNS, 0.5, 1);
+    bench_print(&row);
+    hbm_close(session);
+}
+
+int main(int argc, char **argv)
+{
+    size_t bytes = (argc > 1 ? strtoul(argv[1], NULL, 10) : 1) * 1024 * MIB;
+    CUresult (*attribute)(int *, int, CUdevice);
+    pid_t pid = start_neighbour();
+
+    driver = driver_open();
+    *(void **)&attribute = driver_symbol("cuDeviceGetAttribute");
+    if (attribute(&node, HOST_NUMA_ID, 0) || node < 0)
+        node = 0;
+    while (!atomic_load(&neighbour->works))
+        usleep(1000);
+    compare(bytes);
+    kill(pid, SIGKILL);
+    offload_first();
+    return 0;
+}
