@@ -61,7 +61,6 @@ struct arena *arena_free(struct arena *arena)
     }
     list_unlink(&arena->node);
     recency_forget(arena);
-    host_ahead_wake(arena->device);
     ledger_drop(core, arena->id);
     idmap_remove(&core->ids, arena->id);
     arena_settled(arena); /* who waited for it looks it up again and finds it gone */
@@ -169,6 +168,7 @@ void arena_settled(struct arena *arena)
 
     arena->transition = NULL;
     weight_moved(arena);
+    host_ahead_wake(arena->device);
     /* Moved aside first: one may start a move for which the next has to wait again, in this arena's list. */
     list_move_all(&woken, &arena->waiters);
     while ((node = list_first(&woken))) {

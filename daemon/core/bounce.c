@@ -5,7 +5,6 @@
 #include <string.h>
 
 #include "daemon/core/buffer.h"
-#include "daemon/core/host_ahead.h"
 #include "daemon/core/pressure.h"
 #include "daemon/core/recency.h"
 #include "daemon/core/survey.h"
@@ -38,7 +37,6 @@ void pressure_moved(struct arena *arena, enum hbm_tier from)
     struct eviction *eviction = &arena->eviction;
 
     recency_place(arena);
-    host_ahead_wake(arena->device);
     if (arena_tier(arena) != HBM_TIER_DEVICE || from == HBM_TIER_DEVICE || !eviction->at_ms)
         return;
     if (core_now(arena->core) - eviction->at_ms > BOUNCE_MS) {

@@ -173,12 +173,13 @@ static bool is_covered(struct device *device, uint64_t size, uint64_t visit)
     return false;
 }
 
-/* As it is, and as a whole: what is parked leaves in another size, which nobody knows yet. */
+/* As it is, and as a whole: what is parked leaves in another size, which nobody knows yet; what leaves now has its
+ * piece. */
 static bool may_leave(const struct arena *arena)
 {
     const struct list *first = list_first(&arena->buffers);
 
-    return first && !arena->extent->lost && arena->handle == HBM_HANDLE_FD &&
+    return first && !arena->transition && !arena->extent->lost && arena->handle == HBM_HANDLE_FD &&
            list_entry(first, struct buffer, arena_node)->park.encoding.codec == HBM_CODEC_RAW;
 }
 

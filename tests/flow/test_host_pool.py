@@ -116,9 +116,10 @@ def test_a_killed_worker_takes_nothing_of_it(make_daemon):
 
 def test_a_worker_that_dies_making_it_harms_nobody_and_the_next_makes_it(make_daemon):
     """FAULTS 24."""
-    faulty = Faulty("create:kill:2", lambda: make_daemon(config=POOL))
+    faulty = Faulty("create:kill:2", lambda: make_daemon(config="host_pool_bytes = 0\n"))
     daemon = faulty.daemon
     put(daemon, "w", DATA)  # the first
+    reload(daemon, POOL)
     daemon.wait_for(lambda: faulty.restarts() == 1)
     becomes_ready(daemon, SIZE)
     row = host_tier(daemon)

@@ -198,6 +198,25 @@ static void what_stays_or_leaves_in_another_form_gets_none(void **state)
     assert_int_not_equal(size_of(a), size_of(b));
 }
 
+static void what_is_on_its_way_out_gets_no_second_piece(void **state)
+{
+    (void)state;
+    make_kept(&w, "a", 32, 1024);
+    grow();
+    unsigned before = creates();
+    struct ask *question = ask(&w, alice, NULL);
+    w.hold = true;
+    verb_offload(w.core, &question->call, "a", HBM_TIER_HOST, false);
+    world_run(&w);
+    assert_int_equal(ready(), 0);
+    assert_false(list_empty(&w.jobs)); /* the copy */
+    host_ahead_wake(w.device);
+    world_pass(&w, 1000);
+    w.hold = false;
+    assert_int_equal(op_of(&w, question)->state, WIRE_OP_DONE);
+    assert_int_equal(creates(), before);
+}
+
 static void what_fits_nothing_any_more_goes_after_a_minute(void **state)
 {
     (void)state;
@@ -351,6 +370,7 @@ int core_ahead_cases(void)
         CASE(what_is_made_when_the_cap_is_lowered_is_not_kept),
         GPU_CASE(another_owner_gets_memory_that_was_nobodys),
         CASE(what_stays_or_leaves_in_another_form_gets_none),
+        CASE(what_is_on_its_way_out_gets_no_second_piece),
         CASE(what_fits_nothing_any_more_goes_after_a_minute),
         CASE(it_goes_when_nothing_happens_and_comes_back_with_the_next_use),
         CASE(it_gives_way_to_who_needs_the_room),
