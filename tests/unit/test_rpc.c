@@ -320,7 +320,7 @@ static void the_discovery_document_lists_every_method(void **state)
     writer_clear(&writer);
 }
 
-/* One program, as tests.mk has it. */
+/* One program, as tests.mk has it; FAULTS 9 is among what is served. */
 #include "tests/unit/rpc_server.h"
 
 int main(void)
