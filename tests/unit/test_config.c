@@ -197,6 +197,8 @@ static void a_section_is_a_listener_with_its_own_keys(void **state)
     assert_int_equal(pods->socket_mode, 0666);
     assert_int_equal(pods->total_device_bytes, (uint64_t)2 << 30);
     assert_string_equal(pods->source[LISTENER_account_buffers], "default");
+    assert_int_equal(pods->total_objects, config.store_max / 4); /* however many users it has */
+    assert_true(pods->total_unread_fds && pods->total_leases && pods->total_ops && pods->total_queue_bytes);
     assert_string_equal(other->name, "b.2-c");
     assert_int_equal(other->socket_mode, 0660);
     assert_string_equal(strrchr(other->source[LISTENER_account_buffers], ':'), ":9");
