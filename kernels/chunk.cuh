@@ -96,7 +96,10 @@ template <class Word, unsigned N> struct alignas(sizeof(Word) * N) chunk {
 template <class Word, unsigned N>
 static __device__ __forceinline__ void chunk_load(chunk<Word, N> &c, const Word *from)
 {
-    if constexpr (sizeof(c) == 16)
+    if constexpr (sizeof(c) == 32) { /* aligned to half of it */
+        reinterpret_cast<uint4 *>(&c)[0] = reinterpret_cast<const uint4 *>(from)[0];
+        reinterpret_cast<uint4 *>(&c)[1] = reinterpret_cast<const uint4 *>(from)[1];
+    } else if constexpr (sizeof(c) == 16)
         *reinterpret_cast<uint4 *>(&c) = *reinterpret_cast<const uint4 *>(from);
     else if constexpr (sizeof(c) == 8)
         *reinterpret_cast<uint2 *>(&c) = *reinterpret_cast<const uint2 *>(from);
@@ -108,7 +111,10 @@ static __device__ __forceinline__ void chunk_load(chunk<Word, N> &c, const Word 
 template <class Word, unsigned N>
 static __device__ __forceinline__ void chunk_store(Word *to, const chunk<Word, N> &c)
 {
-    if constexpr (sizeof(c) == 16)
+    if constexpr (sizeof(c) == 32) {
+        __stcs(reinterpret_cast<uint4 *>(to), reinterpret_cast<const uint4 *>(&c)[0]);
+        __stcs(reinterpret_cast<uint4 *>(to) + 1, reinterpret_cast<const uint4 *>(&c)[1]);
+    } else if constexpr (sizeof(c) == 16)
         __stcs(reinterpret_cast<uint4 *>(to), *reinterpret_cast<const uint4 *>(&c));
     else if constexpr (sizeof(c) == 8)
         __stcs(reinterpret_cast<uint2 *>(to), *reinterpret_cast<const uint2 *>(&c));

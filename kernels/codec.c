@@ -12,6 +12,8 @@ static const struct codec_reference *const references[] = {
     [HBM_CODEC_INT8] = &codec_reference_int8,
     [HBM_CODEC_FP8_E4M3] = &codec_reference_fp8_e4m3,
     [HBM_CODEC_FP8_E5M2] = &codec_reference_fp8_e5m2,
+    [HBM_CODEC_FP16_SCALED] = &codec_reference_fp16_scaled,
+    [HBM_CODEC_INT4] = &codec_reference_int4,
 };
 
 static const struct codec_reference *reference_of(unsigned codec)

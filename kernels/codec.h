@@ -10,6 +10,11 @@
  * fp8-e4m3, fp8-e5m2: scale = amax/448, or amax/57344 (1 if amax is 0, the least normal if it is less); x * (1/scale) is
  * rounded to the nearest code, half to even. NaN stays NaN, with its sign. e5m2 keeps infinities; e4m3 has none, and
  * +-inf encodes as +-448. x' = value*scale, held within the finite floats. Nothing is clipped.
+ * fp16-scaled: scale = the power of two that brings amax to 2^14 .. 2^15 (1 if amax is 0, at least the least normal);
+ * x * (1/scale) is rounded as by fp16, NaN and infinities too. x' = value*scale, held within the finite floats. Nothing
+ * is clipped.
+ * int4, symmetric: scale = amax/7 (1 if amax is 0, the least normal if it is less); q = x * (1/scale), rounded half to
+ * even, -7 to 7; NaN encodes as 0, +-inf as +-7. x' = q*scale, held within the finite floats. Nothing is clipped.
  * Decoding ends with the same saturating rounding to the raw dtype. A receipt's errors are those of x' before it:
  * what a reader of the stored form sees.
  * All arithmetic on elements is in binary32 with no fused multiply-add, so that every machine agrees. */
@@ -36,7 +41,11 @@ struct codec_job {
     struct hbm_encoding encoding;
 };
 
-/* Units lie in the order of the tensor: channel i has scale[i]; group g of row r has scale[r*groups_a_row + g],
+/* How it lies: codes in the order of the elements, those of 4 bits two a byte, the first in the low bits, over the whole
+ * tensor (the last byte of an odd one ends with 0): as ONNX's INT4 and INT8, and as torch's int8, float8_e4m3fn and
+ * float8_e5m2. Scales multiply what is stored, as those of ONNX's DequantizeLinear (of groups: blocked) and of
+ * torch._scaled_mm do.
+ * Units lie in the order of the tensor: channel i has scale[i]; group g of row r has scale[r*groups_a_row + g],
  * a row being one run along the last axis. */
 
 /* True if (dtype, encoding, shape) is something the codecs take: `stored` must be the codec's own, and a codec

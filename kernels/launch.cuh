@@ -29,6 +29,8 @@ typedef cudaError_t codec_launch(const struct codec_call &call);
 UNIT_LAUNCHES(int8);
 UNIT_LAUNCHES(fp8_e4m3);
 UNIT_LAUNCHES(fp8_e5m2);
+UNIT_LAUNCHES(fp16_scaled);
+UNIT_LAUNCHES(int4_packed);
 template <class Raw, class Stored> codec_launch halves_encode;
 template <class Raw, class Stored> codec_launch halves_decode;
 

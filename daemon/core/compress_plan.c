@@ -5,14 +5,20 @@
 
 #include "daemon/base/cleanup.h"
 
+/* Of codecs that take nothing but groups. */
+#define DEFAULT_GROUP 128
+
 static struct hbm_encoding with_defaults(const struct buffer *buffer, struct hbm_encoding encoding)
 {
     encoding.stored = (uint8_t)hbm_codec_stored_dtype(encoding.codec);
     if (!hbm_codec_scale_bytes(encoding.codec))
         encoding.granularity = HBM_PER_TENSOR;
     if (encoding.granularity == 0xff) {
-        encoding.granularity = buffer->rank >= 2 ? HBM_PER_CHANNEL : HBM_PER_TENSOR;
+        bool channels = buffer->rank >= 2 && hbm_codec_takes(encoding.codec, HBM_PER_CHANNEL);
+        bool tensor = hbm_codec_takes(encoding.codec, HBM_PER_TENSOR);
+        encoding.granularity = channels ? HBM_PER_CHANNEL : tensor ? HBM_PER_TENSOR : HBM_PER_GROUP;
         encoding.axis = 0;
+        encoding.group = DEFAULT_GROUP;
     }
     if (encoding.granularity != HBM_PER_CHANNEL)
         encoding.axis = 0;

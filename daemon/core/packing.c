@@ -94,8 +94,9 @@ static int choose(struct packing *packing, const struct arena *arena, const stru
 /* What a piece may be cut into. */
 struct rows {
     uint64_t n;                 /* in all */
-    uint64_t raw, data, scales; /* bytes of one */
-    uint64_t at_once;           /* cuts are at multiples, if so many fit */
+    uint64_t raw, scales; /* bytes of one */
+    uint64_t bits;        /* of its data; together they come to whole bytes */
+    uint64_t at_once;     /* cuts are at multiples, if so many fit */
 };
 
 struct cutter {
@@ -125,15 +126,20 @@ static uint64_t align(uint64_t at)
     return (at + HBM_ALIGN - 1) / HBM_ALIGN * HBM_ALIGN;
 }
 
+static uint64_t data_of(const struct rows *rows, uint64_t n)
+{
+    return (n * rows->bits + 7) / 8;
+}
+
 static uint64_t bytes_of(const struct rows *rows, uint64_t n)
 {
-    return rows->scales ? align(n * rows->data) + n * rows->scales : n * rows->data;
+    return rows->scales ? align(data_of(rows, n)) + n * rows->scales : data_of(rows, n);
 }
 
 /* How many of the rows that are left fit between `at` and the next multiple of WINDOW; 0: none. */
 static uint64_t fitting(const struct rows *rows, uint64_t left, uint64_t at)
 {
-    uint64_t space = WINDOW - at % WINDOW, n = space / (rows->data + rows->scales);
+    uint64_t space = WINDOW - at % WINDOW, n = space * 8 / (rows->bits + rows->scales * 8);
 
     if (n >= left && bytes_of(rows, left) <= space)
         return left;
@@ -160,7 +166,7 @@ static uint64_t take(struct packing *packing, const struct rows *rows, uint64_t 
 static int add_raw(struct cutter *cutter, uint64_t offset, uint64_t bytes)
 {
     struct packing *packing = cutter->packing;
-    struct rows rows = {.raw = 1, .data = 1, .at_once = HBM_ALIGN};
+    struct rows rows = {.raw = 1, .bits = 8, .at_once = HBM_ALIGN};
 
     while (bytes) {
         uint64_t n = take(packing, &rows, bytes);
@@ -215,7 +221,7 @@ static int normalise(const struct buffer *buffer, struct hbm_encoding *e, uint64
 
 static struct rows rows_of(const struct buffer *buffer, const struct hbm_encoding *e, const uint64_t dims[3], int axis)
 {
-    uint64_t wide = hbm_dtype_bits(buffer->dtype) / 8, narrow = hbm_dtype_bits(e->stored) / 8;
+    uint64_t wide = hbm_dtype_bits(buffer->dtype) / 8;
     uint64_t elements = axis == 1 ? dims[2] : e->granularity == HBM_PER_GROUP ? e->group : ELEMENTS_A_ROW, units = 0;
     struct rows rows = {.n = 1, .at_once = axis == 1 ? CHANNELS_A_CUT : 1};
     uint64_t one[3] = {1, 1, elements};
@@ -230,7 +236,7 @@ static struct rows rows_of(const struct buffer *buffer, const struct hbm_encodin
             rows.at_once = ELEMENTS_A_ROW;
     }
     rows.raw = elements * wide;
-    rows.data = elements * narrow;
+    rows.bits = elements * hbm_dtype_bits(e->stored);
     if (hbm_codec_scale_bytes(e->codec) && hbm_encoding_units(e, one, 3, &units))
         rows.scales = units * hbm_codec_scale_bytes(e->codec);
     return rows;
@@ -261,7 +267,7 @@ static int add_encoded(struct cutter *cutter, const struct buffer *buffer, struc
         piece->encoding = encoding;
         piece->dtype = buffer->dtype;
         piece->receipt = (uint32_t)(packed - packing->packed);
-        uint64_t data = raw / wide * (hbm_dtype_bits(encoding.stored) / 8);
+        uint64_t data = (raw / wide * hbm_dtype_bits(encoding.stored) + 7) / 8;
         packing->bytes += data;
         packed->bytes += data + n * rows.scales;
         if (rows.scales) {

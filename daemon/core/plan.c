@@ -176,11 +176,10 @@ static void change_form(struct plan *plan, const struct buffer *buffer, struct p
 {
     bool encode = recode->encoding.codec != HBM_CODEC_RAW;
     struct step *step = &plan->steps[plan->n_steps++];
-    uint64_t units = 0, elements = 0;
+    uint64_t units = 0;
 
     *placement = (struct placement){.buffer = buffer->id, .encoding = recode->encoding};
-    hbm_shape_elements(buffer->dims, buffer->rank, &elements);
-    placement->size = elements * hbm_dtype_bits(encode ? recode->encoding.stored : buffer->dtype) / 8;
+    hbm_shape_bytes(buffer->dims, buffer->rank, encode ? recode->encoding.stored : buffer->dtype, &placement->size);
     placement->offset = allot(plan, placement->size);
     if (encode && hbm_codec_scale_bytes(recode->encoding.codec) &&
         hbm_encoding_units(&recode->encoding, buffer->dims, buffer->rank, &units)) {

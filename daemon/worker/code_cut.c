@@ -28,7 +28,7 @@ static void cut_rows(struct code_cut *cut, unsigned axis, uint64_t elements, uin
     cut->axis = axis;
     cut->n = cut->whole.dims[axis];
     cut->raw = elements * (hbm_dtype_bits(cut->whole.dtype) / 8);
-    cut->data = elements * (hbm_dtype_bits(cut->whole.encoding.stored) / 8);
+    cut->bits = elements * hbm_dtype_bits(cut->whole.encoding.stored);
     cut->scales = scales;
 }
 
@@ -93,8 +93,10 @@ struct code_cut code_cut(const struct codec_job *job, bool encode, uint64_t at_o
     cut.step = at_once / cut.raw;
     if (cut.step > ALIGNED)
         cut.step -= cut.step % ALIGNED;
+    if (cut.bits % 8) /* codes of two rows share a byte */
+        cut.step -= cut.step % 2;
     if (!cut.step)
-        cut.step = 1;
+        cut.step = cut.bits % 8 ? 2 : 1;
     cut.pieces = cut.n / cut.step + (cut.n % cut.step != 0);
     if (cut.pieces == 1) { /* as it was asked for */
         cut.whole = *job;
@@ -123,7 +125,7 @@ struct codec_job code_cut_piece(const struct code_cut *cut, uint64_t index)
         piece.raw_in = (const unsigned char *)piece.raw_in + before * cut->raw;
     if (piece.raw_out)
         piece.raw_out = (unsigned char *)piece.raw_out + before * cut->raw;
-    piece.data = (unsigned char *)piece.data + before * cut->data;
+    piece.data = (unsigned char *)piece.data + before * cut->bits / 8;
     if (piece.scale)
         piece.scale += before * cut->scales;
     return piece;

@@ -7,7 +7,8 @@ struct code_cut {
     struct codec_job whole; /* of a shape that is cut along dims[axis], or not at all */
     unsigned axis;
     uint64_t n, step;      /* rows along it, and how many a piece has */
-    uint64_t raw, data;    /* bytes of a row */
+    uint64_t raw;          /* bytes of a row */
+    uint64_t bits;         /* of its data; of a piece but the last they come to whole bytes */
     uint64_t scales;       /* of a row */
     uint64_t pieces;
 };

@@ -17,9 +17,10 @@ TENSORS = {
     "row of zeros": [0.0] * 64 + [float(i) for i in range(64)], "amax max": [3.4028234663852886e38, -3.4028234663852886e38, 1.0],
 }
 GRANULARITIES = {"fp16": [None], "bf16": [None], "int8": ["tensor", "channel", "channel:0", "group:32", "group:7"],
-                 "fp8-e4m3": ["tensor", "channel", "group:7"], "fp8-e5m2": ["tensor", "channel", "group:32"]}
+                 "fp8-e4m3": ["tensor", "channel", "group:7"], "fp8-e5m2": ["tensor", "channel", "group:32"],
+                 "fp16-scaled": [None], "int4": [None, "group:7"]}
 
-STEPS = {"int8": 127, "fp8-e4m3": 14, "fp8-e5m2": 7}
+STEPS = {"int8": 127, "fp8-e4m3": 14, "fp8-e5m2": 7, "int4": 7, "fp16-scaled": 1024}
 
 
 def load(daemon, tensors, dtype="F32", shape=None, model="m"):

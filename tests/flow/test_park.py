@@ -13,7 +13,7 @@ from test_compress import TENSORS
 from wire import FORCE, KEEP, UNLOCKED
 
 FORMS = [("fp16", None), ("bf16", None), ("int8", "tensor"), ("int8", "channel"), ("int8", "group:32"), ("int8", "group:7"),
-         ("fp8-e4m3", "channel"), ("fp8-e5m2", "group:7")]
+         ("fp8-e4m3", "channel"), ("fp8-e5m2", "group:7"), ("fp16-scaled", "tensor"), ("int4", "group:32"), ("int4", "group:7")]
 
 
 def halves(values):
@@ -21,7 +21,7 @@ def halves(values):
     return b"".join(struct.pack("<f", value)[2:] for value in values)
 
 
-OWN = {"fp16": "F16", "bf16": "BF16"}  # what has that dtype already is refused
+OWN = {"fp16": "F16", "fp16-scaled": "F16", "bf16": "BF16"}  # what has that dtype already is refused
 PACK = {"F32": floats, "F16": lambda values: struct.pack(f"<{len(values)}e", *values), "BF16": halves}
 
 

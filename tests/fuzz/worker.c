@@ -61,7 +61,7 @@ static bool can_code(const struct job_code *code, const struct job_extent *raw, 
     MUST(hbm_shape_elements(code->dims, code->rank, &elements));
     MUST(hbm_encoding_units(&code->encoding, code->dims, code->rank, &units));
     return spans(raw, code->raw_offset, bytes) &&
-           spans(coded, code->data_offset, elements * hbm_dtype_bits(code->encoding.stored) / 8) &&
+           spans(coded, code->data_offset, (elements * hbm_dtype_bits(code->encoding.stored) + 7) / 8) &&
            spans(coded, code->scale_offset, units * hbm_codec_scale_bytes(code->encoding.codec));
 }
 

@@ -70,8 +70,8 @@ struct form form_there(const struct buffer *buffer)
         if (piece->encoding.codec == HBM_CODEC_RAW || &packing->packed[piece->receipt] != packed)
             continue;
         form = (struct form){.offset = piece->data_offset,
-                             .size = piece->dims[0] * piece->dims[1] * piece->dims[2] *
-                                     hbm_dtype_bits(piece->encoding.stored) / 8,
+                             .size = (piece->dims[0] * piece->dims[1] * piece->dims[2] *
+                                          hbm_dtype_bits(piece->encoding.stored) + 7) / 8,
                              .encoding = piece->encoding,
                              .scale_offset = piece->scale_offset};
     }
@@ -232,7 +232,7 @@ static void recode(const struct job *job, bool encodes)
 
     CHECK(hbm_shape_elements(code->dims, code->rank, &elements));
     CHECK(hbm_shape_bytes(code->dims, code->rank, code->dtype, &raw.size));
-    coded.size = elements * hbm_dtype_bits(code->encoding.stored) / 8;
+    coded.size = (elements * hbm_dtype_bits(code->encoding.stored) + 7) / 8;
     if (job->error) {
         fail(job, target, encodes ? coded.offset : raw.offset);
         return;
@@ -263,7 +263,7 @@ static void move_piece(bool pack, const struct job_piece *piece, int raw_fd, int
         return;
     }
     raw.size = elements * hbm_dtype_bits(piece->dtype) / 8;
-    coded.size = elements * hbm_dtype_bits(piece->encoding.stored) / 8;
+    coded.size = (elements * hbm_dtype_bits(piece->encoding.stored) + 7) / 8;
     tag = contents_read(pack ? raw_fd : packed_fd, pack ? &raw : &coded);
     if (tag == UINT64_MAX)
         CHECK(any_is_opaque());

@@ -29,6 +29,9 @@ static const struct {
     {{.codec = HBM_CODEC_INT8, .granularity = HBM_PER_CHANNEL, .axis = 1, .stored = HBM_I8}, true},
     {{.codec = HBM_CODEC_INT8, .granularity = HBM_PER_GROUP, .group = 32, .stored = HBM_I8}, false},
     {{.codec = HBM_CODEC_INT8, .granularity = HBM_PER_GROUP, .group = 7, .stored = HBM_I8}, false},
+    {{.codec = HBM_CODEC_FP16_SCALED, .granularity = HBM_PER_TENSOR, .stored = HBM_F16}, true},
+    {{.codec = HBM_CODEC_INT4, .granularity = HBM_PER_GROUP, .group = 32, .stored = HBM_I4}, false},
+    {{.codec = HBM_CODEC_INT4, .granularity = HBM_PER_GROUP, .group = 7, .stored = HBM_I4}, false},
 };
 static const unsigned dtypes[] = {HBM_F32, HBM_F16, HBM_BF16};
 static const uint64_t at_once[] = {1, 64, 1000, 4096, 1 << 20};
@@ -48,7 +51,7 @@ static struct forms forms_of(const struct codec_job *job)
     assert_true(hbm_shape_elements(job->dims, job->rank, &f.elements));
     assert_true(hbm_shape_bytes(job->dims, job->rank, job->dtype, &f.raw));
     assert_true(hbm_encoding_units(&job->encoding, job->dims, job->rank, &units));
-    f.data = f.elements * (hbm_dtype_bits(job->encoding.stored) / 8);
+    assert_true(hbm_shape_bytes(job->dims, job->rank, job->encoding.stored, &f.data));
     f.scales = units * hbm_codec_scale_bytes(job->encoding.codec);
     f.in = malloc(f.raw), f.out = calloc(1, f.raw), f.coded = calloc(1, f.data), f.scale = calloc(1, f.scales);
     for (uint64_t i = 0; i < f.raw; i++)

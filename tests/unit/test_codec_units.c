@@ -38,14 +38,39 @@ static float e5m2(int code)
                                    : minifloat(code, 2, 15);
 }
 
+static float half(int code)
+{
+    uint16_t bits = (uint16_t)code;
+    _Float16 x;
+
+    memcpy(&x, &bits, sizeof(x));
+    return (float)x;
+}
+
+static float nibble(int code)
+{
+    return code == 8 ? NAN : (float)(code < 8 ? code : code - 16);
+}
+
 static const struct format formats[] = {
+    {HBM_CODEC_FP16_SCALED, 0, half, 0x10000, true, true},
+    {HBM_CODEC_INT4, 7, nibble, 16, false, false},
     {HBM_CODEC_FP8_E4M3, 448, e4m3, 256, true, false},
     {HBM_CODEC_FP8_E5M2, 57344, e5m2, 256, true, true},
 };
 
 static int code_at(const struct coded *c, uint64_t i)
 {
-    return ((const uint8_t *)c->job.data)[i];
+    const uint8_t *bytes = c->job.data;
+
+    switch (hbm_dtype_bits(c->job.encoding.stored)) {
+    case 4:
+        return bytes[i / 2] >> i % 2 * 4 & 15;
+    case 8:
+        return bytes[i];
+    default:
+        return bytes[2 * i] | bytes[2 * i + 1] << 8;
+    }
 }
 
 /* Of the finite codes the nearest; of two the one whose last bit is 0. */
@@ -54,6 +79,8 @@ static float nearest(const struct format *f, float v)
     float best = 0;
     int best_code = -1;
 
+    if (f->codes == 0x10000) /* too many to look at: as the compiler has it */
+        return (float)(_Float16)v;
     for (int code = 0; code < f->codes; code++) {
         float candidate = f->decoded(code);
         if (!isfinite(candidate))
@@ -67,7 +94,9 @@ static float nearest(const struct format *f, float v)
 
 static float expected_scale(const struct format *f, float amax)
 {
-    return amax == 0 ? 1 : fmaxf(amax / (float)f->most, FLT_MIN);
+    if (amax == 0)
+        return 1;
+    return f->most > 0 ? fmaxf(amax / (float)f->most, FLT_MIN) : ldexpf(1, ilogbf(amax) - 14 < -126 ? -126 : ilogbf(amax) - 14);
 }
 
 static float held(float x)
@@ -280,6 +309,39 @@ static void fp8_codes_are_those_of_their_standard(void **state)
     release(&c);
 }
 
+/* 6e-8 is the least fp16: without a scale all of these are zeros. */
+static void what_underflows_in_fp16_does_not_in_scaled_fp16(void **state)
+{
+    (void)state;
+    float *x = normals(1000);
+    for (unsigned i = 0; i < 1000; i++)
+        x[i] *= 1e-9f;
+    struct coded plain = encode_flat(HBM_F32, HBM_CODEC_FP16, x, 1000);
+    struct coded scaled = encode_flat(HBM_F32, HBM_CODEC_FP16_SCALED, x, 1000);
+
+    assert_true(plain.receipt.sqnr_db < 1 && scaled.receipt.sqnr_db > 70);
+    for (unsigned i = 0; i < 1000; i++)
+        assert_true(plain.back[i] == 0);
+    release(&plain);
+    release(&scaled);
+    free(x);
+}
+
+static void int4_lies_two_a_byte_and_an_odd_end_is_padded_with_zero(void **state)
+{
+    (void)state;
+    const float x[] = {7, -7, 1, -1, 0, 3, -2};
+    const uint8_t bytes[] = {0x97, 0xf1, 0x30, 0x0e};
+    const uint64_t n = 7;
+    struct coded c = encode(HBM_F32, encoding_of(HBM_CODEC_INT4, HBM_PER_GROUP, 0, 16), &n, 1, x);
+
+    assert_int_equal(c.data_bytes, 4);
+    assert_memory_equal(c.job.data, bytes, 4);
+    for (unsigned i = 0; i < n; i++)
+        assert_true(c.back[i] == x[i]);
+    release(&c);
+}
+
 static void what_a_codec_does_not_take_is_refused(void **state)
 {
     (void)state;
@@ -302,6 +364,8 @@ int main(void)
         cmocka_unit_test(every_dtype_axis_group_and_odd_shape_follows_the_contract),
         cmocka_unit_test(fp8_keeps_its_signal_to_noise_at_every_size),
         cmocka_unit_test(fp8_codes_are_those_of_their_standard),
+        cmocka_unit_test(what_underflows_in_fp16_does_not_in_scaled_fp16),
+        cmocka_unit_test(int4_lies_two_a_byte_and_an_odd_end_is_padded_with_zero),
         cmocka_unit_test(what_a_codec_does_not_take_is_refused),
     };
     return cmocka_run_group_tests_name("codec units", tests, NULL, NULL);
