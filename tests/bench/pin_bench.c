@@ -205,7 +205,7 @@ static void offload_first(void)
         char name[32];
         snprintf(name, sizeof(name), "bench-pin-%u", i);
         bench_make(session, name,
-                   bytes + (i + 1) * 2 * MIB); /* a size of its own: what the last one left does not fit */
+                   bytes + ((size_t)i + 1) * 2 * MIB); /* a size of its own: what the last one left does not fit */
         usleep(READY_US);
         first[i] = (double)bytes / 1e9 / moved(session, name, true);
         moved(session, name, false);

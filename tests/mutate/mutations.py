@@ -80,6 +80,7 @@ MUTATIONS = [
     (23, "an operation is refused for a move of the daemon's own", "daemon/core/moving.c", "!arena->transition->gives_way)", "arena->transition->core)"),
     (23, "who waits for a move is not told of its end", "daemon/core/residency.c", "    list_append(&arena->waiters, &residency->wait.node);\n", ""),
     (24, "a dead worker's jobs are forgotten", "daemon/job/worker.c", "    worker_end_jobs(worker, HBM_E_WORKER_DIED, why);\n}\n\nvoid worker_poll", "}\n\nvoid worker_poll"),
+    (24, "what was made ahead when its worker died is not made again", "daemon/core/host_ahead.c", "    ahead->making = false;\n", "    ahead->making = job->error != 0;\n"),
     (24, "a worker is started once", "daemon/job/worker.c", "    worker_start_in(worker, pause);\n", "    (void)pause;\n"),
     (24, "one has all threads for files", "daemon/job/worker_jobs.c", "job->opcode == JOB_FILE ? WORKER_FILES_SHARE : WORKER_SHARE", "WORKER_SHARE"),
     (24, "a file that does not answer takes all jobs along", "daemon/job/worker_jobs.c", "        if (job->opcode == JOB_FILE && !worker->flights[i].late) {",
