@@ -21,7 +21,8 @@ enum type {
     TYPE_PERCENT,
     TYPE_SECONDS,
     TYPE_PATIENCE,
-    TYPE_SWITCH
+    TYPE_SWITCH,
+    TYPE_AUTO
 };
 
 #define RELOAD true
@@ -188,6 +189,12 @@ static const char *set_switch(bool *field, const char *value)
     return *field || !strcmp(value, "no") ? NULL : "a switch is yes or no";
 }
 
+static const char *set_auto(bool *field, const char *value)
+{
+    *field = !strcmp(value, "auto");
+    return *field || !strcmp(value, "off") ? NULL : "it is auto or off";
+}
+
 static const char *set_field(enum type type, void *field, const char *value)
 {
     switch (type) {
@@ -216,6 +223,8 @@ static const char *set_field(enum type type, void *field, const char *value)
         return set_patience(field, value);
     case TYPE_SWITCH:
         return set_switch(field, value);
+    case TYPE_AUTO:
+        return set_auto(field, value);
     }
     return "a key of unknown type";
 }

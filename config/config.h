@@ -28,6 +28,7 @@ typedef char config_text[CONFIG_TEXT_MAX];
 #define CONFIG_TYPE_SECONDS uint32_t /* as milliseconds */
 #define CONFIG_TYPE_PATIENCE uint32_t
 #define CONFIG_TYPE_SWITCH bool
+#define CONFIG_TYPE_AUTO bool
 #define CONFIG_TYPE_MODE uint32_t
 
 enum config_key {

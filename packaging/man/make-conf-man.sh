@@ -11,6 +11,7 @@ declare -A kinds=(
     [TEXT]='text' [DEVICE]='auto, cuda or host' [LEVEL]='error, warning, info or debug' [BYTES]='bytes'
     [MODE]='a mode as of a file, octal' [SIZE]='bytes or %' [COUNT]='a number' [DEVICES]='1 to 64' [PERCENT]='0 to 100' [SECONDS]='seconds' [PATIENCE]='seconds'
     [SWITCH]='yes or no'
+    [AUTO]='auto or off'
 )
 
 cat <<'HEAD'

@@ -59,6 +59,7 @@ static void an_empty_file_leaves_the_defaults(void **state)
     assert_int_equal(config.offload_limit, 30);
     assert_int_equal(config.reclaim_seconds, 5000);
     assert_true(config.spill_encryption);
+    assert_true(config.gpudirect_storage);
     assert_true(config.device_bytes.percent);
     assert_int_equal(config.device_bytes.amount, 90);
     assert_string_equal(config.source[CONFIG_device], "default");
@@ -73,7 +74,7 @@ static void each_type_is_taken_with_its_source(void **state)
     assert_int_equal(
         read_string("device = host\nstate_dir= /var/spill \nlog_level=debug\nhost_bytes = 3 GiB\n"
                     "disk_bytes = 12%\naccount_buffers = 7\noffload_limit=100\nreclaim_seconds = 0.25 ; soon\n"
-                    "account_disk_bytes = 1TiB\nspill_encryption = no",
+                    "account_disk_bytes = 1TiB\nspill_encryption = no\ngpudirect_storage = off",
                     &config, &seen),
         0);
     assert_int_equal(config.device, CONFIG_DEVICE_HOST);
@@ -86,6 +87,7 @@ static void each_type_is_taken_with_its_source(void **state)
     assert_int_equal(config.reclaim_seconds, 250);
     assert_int_equal(config.account_disk_bytes, (uint64_t)1 << 40);
     assert_false(config.spill_encryption);
+    assert_false(config.gpudirect_storage);
     assert_string_equal(strrchr(config.source[CONFIG_host_bytes], ':'), ":4");
     assert_string_equal(config.text[CONFIG_host_bytes], "3 GiB");
 }
@@ -104,14 +106,15 @@ static void every_error_is_reported_with_its_line(void **state)
                                "account_ops = 4\n"          /* 10 */
                                "account_ops = 5\n"          /* 11 */
                                "account_host_bytes = 5%\n"  /* 12 */
-                               "spill_encryption = 1\n";    /* 13 */
-    static const unsigned lines[] = {1, 3, 4, 5, 6, 7, 8, 9, 11, 12, 13};
+                               "spill_encryption = 1\n"     /* 13 */
+                               "gpudirect_storage = on\n";  /* 14 */
+    static const unsigned lines[] = {1, 3, 4, 5, 6, 7, 8, 9, 11, 12, 13, 14};
     struct config config;
     struct seen seen;
 
     (void)state;
-    assert_int_equal(read_string(text, &config, &seen), 11);
-    for (unsigned i = 0; i < 11; i++)
+    assert_int_equal(read_string(text, &config, &seen), 12);
+    for (unsigned i = 0; i < 12; i++)
         assert_int_equal(seen.lines[i], lines[i]);
     assert_non_null(strstr(seen.why[1], "colour"));
     assert_non_null(strstr(seen.why[8], "line 10"));
