@@ -76,7 +76,7 @@ $(BUILD)/hbmd: $(call objects,$(OWNER))
 	$(call say,LD)$(LINK) $^ -o $@ $(call pc,libs,$(OWNER_LIBS))
 
 $(BUILD)/hbm-worker: $(call objects,$(WORKER_HOST))
-	$(call say,LD)$(LINK) $^ -o $@ $(call pc,libs,$(WORKER_LIBS)) -lm
+	$(call say,LD)$(LINK) $^ -o $@ $(call pc,libs,$(WORKER_LIBS)) -ldl -lm
 
 $(BUILD)/hbm-worker-cuda: $(call objects,$(WORKER_CUDA)) $(call cuda_objects,$(KERNELS_CU))
 	$(call say,LD)$(LINK) $^ -o $@ $(call pc,libs,$(WORKER_LIBS)) $(CUDA_LIBS) -lstdc++ -lm

@@ -82,6 +82,14 @@ enum job_link {
 };
 #define JOB_LINK_NONE JOB_LINKS /* bytes that stay where they are, or a client's own file */
 
+/* GPUDirect Storage between disk and device. */
+enum job_gpudirect {
+    JOB_GPUDIRECT_OFF,    /* not wanted */
+    JOB_GPUDIRECT_ABSENT, /* driver or device do not offer it */
+    JOB_GPUDIRECT_THERE,
+    JOB_GPUDIRECT_FAILED /* and is not tried any more */
+};
+
 #define JOB_FIELD(type, name) type name;
 #define JOB_ARRAY(type, name, count) type name[count];
 #define JOB(NAME, opcode, name, in, out)                                                                     \

@@ -18,6 +18,7 @@ test_idmap_PARTS = $(BASE)
 test_traffic_PARTS = daemon/base/traffic.c
 test_io_PARTS = daemon/worker/io.c daemon/worker/failure.c
 test_io_LIBS = liburing
+test_gds_PARTS = daemon/base/log.c $(addprefix daemon/worker/,gds.c cufile.c failure.c)
 test_known_devices_PARTS = $(BASE) daemon/known_devices.c
 test_known_devices_LIBS = libuv
 WORKER_TESTS = $(patsubst tests/unit/%.c,%,$(wildcard tests/unit/test_worker*.c))
@@ -63,6 +64,10 @@ $(UNIT_TESTS): $(BUILD)/tests/%: $(BUILD)/obj/tests/unit/%.o $$(call objects,$$(
 $(BUILD)/tests/struck_core.o: $(call objects,$(BASE) $(wildcard daemon/core/*.c))
 	@mkdir -p $(@D)
 	$(call say,LD)$(CC) -r -nostdlib $(foreach f,malloc calloc realloc reallocarray strdup tsearch,-Wl$(comma)--wrap=$(f)) $^ -o $@
+
+$(BUILD)/tests/fake_cufile.so: tests/unit/fake_cufile.c
+	@mkdir -p $(@D)
+	$(call say,CC)$(CC) -std=gnu17 -D_GNU_SOURCE $(WARN) -O2 -g -fPIC -fvisibility=hidden -shared $< -o $@
 
 # Preloaded into any build, sanitized or not; inject_cuda.so beside it, where there is a driver.
 $(BUILD)/tests/inject.so $(BUILD)/tests/inject_cuda.so: $(BUILD)/tests/%.so: tests/inject/%.c
@@ -122,8 +127,8 @@ $(CUDA_BENCHES): $(BUILD)/bench/%: $(BUILD)/obj/tests/bench/%.cu.o $$(WITH_KERNE
 .PHONY: programs unit-tests gpu-tests tsan-tests benches soak-client demo-loop
 
 programs: $(BINARIES)
-unit-tests: $(UNIT_TESTS) $(BUILD)/tests/sim $(BUILD)/tests/inject.so
-tsan-tests: $(TSAN_TESTS)
+unit-tests: $(UNIT_TESTS) $(BUILD)/tests/sim $(BUILD)/tests/inject.so $(BUILD)/tests/fake_cufile.so
+tsan-tests: $(TSAN_TESTS) $(BUILD)/tests/fake_cufile.so
 gpu-tests: $(GPU_TESTS) $(BUILD)/tests/inject.so $(BUILD)/tests/inject_cuda.so
 soak-client: $(BUILD)/soak/client
 demo-loop: $(BUILD)/demo/loop

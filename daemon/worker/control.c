@@ -12,6 +12,7 @@
 #include "daemon/worker/crew.h"
 #include "daemon/worker/device.h"
 #include "daemon/worker/fault.h"
+#include "daemon/worker/gds.h"
 #include "daemon/worker/io.h"
 #include "daemon/worker/job.h"
 #include "daemon/worker/pace.h"
@@ -90,6 +91,7 @@ static void start(struct job *job)
     pace_limit(r->limits);
     memcpy(control.state_dir, r->state_dir, sizeof(control.state_dir));
     control.started = !device_start(r, &job->reply.start, &job->failure);
+    gds_start(r->gpudirect != 0, job->reply.start.rdma != 0);
     int refused = io_ring_refused();
     job->reply.start.disk_ring = !refused;
     job->reply.start.disk_errno = refused > 0 ? (uint32_t)refused : 0;
@@ -154,6 +156,7 @@ static void perform(struct job *job)
     case JOB_QUERY:
         wait_for_releases();
         device_query(&job->reply.query, &job->failure);
+        gds_report(&job->reply.query);
         break;
     case JOB_CLIENTS:
         device_clients(&job->request.clients, &job->reply.clients, &job->failure);

@@ -1,8 +1,10 @@
 /* COPY: between extents of any two kinds, with the checksum of what was moved. */
 #include <stdlib.h>
+#include <string.h>
 
 #include "daemon/base/cleanup.h"
 #include "daemon/worker/control.h"
+#include "daemon/worker/gds.h"
 #include "daemon/worker/job.h"
 #include "daemon/worker/relay.h"
 #include "daemon/worker/pace.h"
@@ -18,28 +20,132 @@ struct copy {
     uint64_t *hashes; /* one a grain; NULL: not asked for */
     bool hash_only;
     struct kit kits[LANES_MAX];
+    struct gds gds;
+    bool straight;              /* the chunks that run now are moved by it */
+    uint64_t first;             /* index of the first of them */
+    uint64_t *there[LANES_MAX]; /* hashes of a chunk, by the device */
 };
 
-static int move_chunk(void *context, uint64_t index, unsigned lane, struct failure *failure)
+/* Of a chunk that went past the CPU. */
+static int hash_there(struct copy *copy, uint64_t index, unsigned lane, struct failure *failure)
 {
-    struct copy *copy = context;
+    const struct job_copy_request *r = copy->request;
+    bool up = copy->source.is_disk;
+    struct side *side = up ? &copy->target : &copy->source;
+    struct kit *kit = &copy->kits[lane];
+    uint64_t offset = (up ? r->target_offset : r->source_offset) + index * CHECKSUM_CHUNK;
+    size_t bytes = checksum_chunk_bytes(r->bytes, index);
+    enum device_stream stream = up ? DEVICE_UP_HASH : DEVICE_DOWN_HASH;
+    uint64_t *hashes = copy->hashes + index * CHECKSUM_GRAINS;
+    const unsigned char *from;
+
+    if (!copy->there[lane] && bytes % CHECKSUM_GRAIN == 0)
+        copy->there[lane] = device_hashes_new(CHECKSUM_GRAINS);
+    if (!copy->there[lane] || bytes % CHECKSUM_GRAIN) {
+        if (side_get(side, kit, offset, bytes, false, &from, failure))
+            return failure->error;
+        checksum_of_chunk(from, bytes, hashes);
+        return 0;
+    }
+    if (device_hash(stream, NULL, side->view.bytes + offset, bytes / CHECKSUM_GRAIN, copy->there[lane], failure) ||
+        device_mark(stream, &kit->mark, failure) || device_wait(&kit->mark, failure))
+        return failure->error;
+    memcpy(hashes, copy->there[lane], bytes / CHECKSUM_GRAIN * sizeof(*hashes));
+    return 0;
+}
+
+/* *done: false if it is to be staged. */
+static int move_straight(struct copy *copy, uint64_t index, unsigned lane, bool *done, struct failure *failure)
+{
+    const struct job_copy_request *r = copy->request;
+    uint64_t offset = index * CHECKSUM_CHUNK;
+    size_t bytes = checksum_chunk_bytes(r->bytes, index);
+
+    /* The mark is made first: with it this thread has the device's context. */
+    if (kit_mark(&copy->kits[lane], failure))
+        return failure->error;
+    *done = gds_move(&copy->gds, r->source_offset + offset, r->target_offset + offset, bytes);
+    return *done && copy->hashes ? hash_there(copy, index, lane, failure) : 0;
+}
+
+static int stage(struct copy *copy, uint64_t index, unsigned lane, struct failure *failure)
+{
     const struct job_copy_request *r = copy->request;
     struct kit *kit = &copy->kits[lane];
     uint64_t offset = index * CHECKSUM_CHUNK;
     size_t bytes = checksum_chunk_bytes(r->bytes, index);
     const unsigned char *from;
 
-    if ((copy->hash_only ? job_poll(copy->job, failure) : pace_wait(copy->job, bytes, failure)) ||
-        side_get(&copy->source, kit, r->source_offset + offset, bytes, copy->target.is_disk, &from, failure))
+    if (side_get(&copy->source, kit, r->source_offset + offset, bytes, copy->target.is_disk, &from, failure))
         return failure->error;
     if (copy->hashes)
         checksum_of_chunk(from, bytes, copy->hashes + index * CHECKSUM_GRAINS);
     if (copy->hash_only)
         return 0;
-    if (side_put(&copy->target, kit, r->target_offset + offset, bytes, from, failure))
+    return side_put(&copy->target, kit, r->target_offset + offset, bytes, from, failure);
+}
+
+static int move_chunk(void *context, uint64_t number, unsigned lane, struct failure *failure)
+{
+    struct copy *copy = context;
+    uint64_t index = copy->first + number;
+    size_t bytes = checksum_chunk_bytes(copy->request->bytes, index);
+    bool done = false;
+
+    if ((copy->hash_only ? job_poll(copy->job, failure) : pace_wait(copy->job, bytes, failure)) ||
+        (copy->straight && move_straight(copy, index, lane, &done, failure)) ||
+        (!done && stage(copy, index, lane, failure)))
         return failure->error;
-    job_advance(copy->job, bytes);
+    if (!copy->hash_only)
+        job_advance(copy->job, bytes);
     return 0;
+}
+
+/* So many of the next chunks, and how long they took. */
+static int run(struct copy *copy, unsigned lanes, uint64_t count, uint64_t *ns, struct failure *failure)
+{
+    uint64_t start = monotonic_ns();
+    int error = lanes_run(lanes, count, move_chunk, copy, failure);
+
+    copy->first += count;
+    *ns = monotonic_ns() - start;
+    return error;
+}
+
+/* Some chunks both ways. */
+static int measure(struct copy *copy, unsigned lanes, struct failure *failure)
+{
+    uint64_t bytes = GDS_SAMPLE * CHECKSUM_CHUNK, ns[2], unmeasured;
+
+    for (unsigned straight = 0; straight < 2; straight++) {
+        copy->straight = straight;
+        if (run(copy, lanes, GDS_WARM, &unmeasured, failure) || run(copy, lanes, GDS_SAMPLE, &ns[straight], failure))
+            return failure->error;
+    }
+    if (gds_way(copy->gds.direction) == GDS_UNMEASURED) /* it did not fail meanwhile */
+        gds_measured(copy->gds.direction, bytes, ns[0], ns[1] + gds_open_share(&copy->gds, bytes));
+    return 0;
+}
+
+static int by_lanes(struct copy *copy, unsigned lanes, uint64_t count, struct failure *failure)
+{
+    uint64_t ns;
+    bool peer = copy->request->flags & (JOB_FROM_PEER | JOB_TO_PEER);
+    /* Where a limit sets the pace there is nothing to measure. */
+    uint64_t measured = pace_is_limited(copy->job) ? 0 : count;
+    bool opened = !copy->hash_only && !peer && gds_open(&copy->gds, &copy->source, &copy->target, measured);
+
+    if (opened && gds_way(copy->gds.direction) == GDS_UNMEASURED)
+        measure(copy, lanes, failure);
+    copy->straight = opened && gds_way(copy->gds.direction) == GDS_STRAIGHT;
+    if (!failure->error)
+        run(copy, lanes, count - copy->first, &ns, failure);
+    if (opened && failure->error)
+        device_drain(copy->source.is_disk ? DEVICE_UP_HASH : DEVICE_DOWN_HASH);
+    for (unsigned i = 0; i < LANES_MAX; i++)
+        device_hashes_free(copy->there[i]);
+    gds_close(&copy->gds);
+    return failure->error;
 }
 
 static int by_stream(struct copy *copy, bool inside, bool *hashed, struct failure *failure)
@@ -99,7 +205,7 @@ static int move(struct copy *copy, struct failure *failure)
             return failure->error;
         copy->hash_only = true; /* no link carried these bytes past the CPU */
     }
-    int error = lanes_run(disk || from_device ? staging_lanes() : lanes_of_cpu(), count, move_chunk, copy, failure);
+    int error = by_lanes(copy, disk || from_device ? staging_lanes() : lanes_of_cpu(), count, failure);
     kits_close(copy->kits);
     return error;
 }

@@ -50,7 +50,7 @@ int kit_slot(struct kit *kit, struct failure *failure)
     return kit->slot ? 0 : failure->error;
 }
 
-static int kit_mark(struct kit *kit, struct failure *failure)
+int kit_mark(struct kit *kit, struct failure *failure)
 {
     return kit->mark.event ? 0 : device_mark_new(&kit->mark, failure);
 }

@@ -27,6 +27,7 @@ struct kit {
     struct cipher cipher;
 };
 int kit_slot(struct kit *kit, struct failure *failure);
+int kit_mark(struct kit *kit, struct failure *failure);
 void kits_close(struct kit kits[LANES_MAX]);
 
 /* Up to CHECKSUM_CHUNK bytes of the side, at *where: in the slot, or in place if the CPU can read them there and

@@ -5,6 +5,7 @@
 #include <time.h>
 
 #include "daemon/base/log.h"
+#include "daemon/worker/cufile.h"
 #include "daemon/worker/cuda/error.h"
 #include "daemon/worker/cuda/extent.h"
 #include "daemon/worker/staging.h"
@@ -40,6 +41,7 @@ static void drop(void)
             runtime_note("cudaStreamDestroy", cudaStreamDestroy(context.streams[i]));
         context.streams[i] = NULL;
     }
+    cufile_drop(); /* it needs the context in this thread, which the streams' end has brought */
     runtime_note("cudaDeviceReset", cudaDeviceReset());
     context.made = false;
 }
