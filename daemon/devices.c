@@ -148,6 +148,7 @@ static bool add(struct server *server, unsigned index, const char *program)
         .spill_key = server->spill_key,
         .pinned_bytes = config_bytes(config->pinned_bytes, machine_memory()),
         .idle_ms = config->worker_idle_seconds,
+        .gpudirect = config->gpudirect_storage,
         .patience_ms = config->worker_patience_seconds,
     };
 

@@ -222,6 +222,24 @@ static void show_links(const struct cli *cli, const cJSON *devices)
     grid_end(&grid, cli);
 }
 
+static void print_gpudirect(const cJSON *device)
+{
+    static const char *const ways[] = {"read", "write"};
+    const cJSON *gpudirect = member(member(device, "disk_io"), "gpudirect");
+    const char *state = cJSON_GetStringValue(member(gpudirect, "state"));
+    _cleanup_free_ char *index = cell_text(member(device, "index"));
+
+    if (state && !strcmp(state, "failed"))
+        printf("device %s: GPUDirect Storage failed and is not used any more: see the log\n", index);
+    for (unsigned i = 0; i < 2; i++) {
+        const cJSON *way = member(gpudirect, ways[i]);
+        if (cJSON_IsNumber(member(way, "gb_per_s")))
+            printf("device %s: disk %ss %s by GPUDirect Storage: %.2f GB/s so, %.2f GB/s staged\n", index, ways[i],
+                   cJSON_IsTrue(member(way, "chosen")) ? "go" : "do not go", number(way, "gb_per_s"),
+                   number(way, "gb_per_s_staged"));
+    }
+}
+
 /* Where it is not by the fastest way that there is. */
 static void print_slow_disk(const cJSON *device)
 {
@@ -292,7 +310,11 @@ void show_devices(const struct cli *cli, const cJSON *devices)
     print_ready(devices);
     print_peers(devices);
     print_trouble(devices);
-    cJSON_ArrayForEach(row, devices) print_slow_disk(row);
+    cJSON_ArrayForEach(row, devices)
+    {
+        print_slow_disk(row);
+        print_gpudirect(row);
+    }
 }
 
 /* "3 for 1.2 s", "-" where none had to. */

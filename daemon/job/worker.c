@@ -201,6 +201,7 @@ static void start_first_job(struct worker *worker)
     snprintf(request->peers, sizeof(request->peers), "%s", worker->peers);
     request->pinned_bytes = worker->pinned_bytes;
     request->idle_ms = worker->idle_ms;
+    request->gpudirect = worker->gpudirect;
     for (unsigned i = 0; i < JOB_LINKS; i++)
         request->limits[i] = worker->links[i].limit;
     if (worker->spill_key >= 0) {

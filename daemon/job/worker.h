@@ -50,6 +50,7 @@ struct worker {
     char state_dir[256], peers[JOB_PEERS_TEXT];
     int spill_key; /* borrowed; -1: none */
     uint64_t pinned_bytes, idle_ms, patience_ms;
+    bool gpudirect;
 
     enum { WORKER_DOWN, WORKER_STARTING, WORKER_READY } state;
     int fd;       /* our end of the socketpair; -1 when down */

@@ -65,6 +65,7 @@ int workers_add(struct workers *workers, const struct worker_spec *spec)
     worker->spill_key = spec->spill_key;
     worker->pinned_bytes = spec->pinned_bytes;
     worker->idle_ms = spec->idle_ms;
+    worker->gpudirect = spec->gpudirect;
     worker->patience_ms = spec->patience_ms;
     worker->links = spec->links;
     worker->fd = -1;

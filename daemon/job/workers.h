@@ -18,6 +18,7 @@ struct worker_spec {
     const char *peers;     /* JOB_PEERS_TEXT with the NUL */
     int spill_key;         /* memfd of a struct job_spill_key, borrowed for good; -1: none */
     uint64_t pinned_bytes, idle_ms;
+    bool gpudirect;       /* GPUDirect Storage may be used */
     uint64_t patience_ms; /* a job's least time; what jobs wait for a worker to start */
     struct traffic *links; /* JOB_LINKS of them, borrowed for good */
 };

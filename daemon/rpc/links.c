@@ -18,7 +18,30 @@ static void write_link(struct writer *writer, const char *name, const struct tra
     write_close(writer, '}');
 }
 
-static void write_disk(struct writer *writer, const struct disk_access *disk)
+static void write_gpudirect(struct writer *writer, const struct job_query_reply *said)
+{
+    static const char *const states[] = {
+        [JOB_GPUDIRECT_OFF] = "off",
+        [JOB_GPUDIRECT_ABSENT] = "absent",
+        [JOB_GPUDIRECT_THERE] = "there",
+        [JOB_GPUDIRECT_FAILED] = "failed",
+    };
+    static const char *const names[] = {"read", "write"};
+
+    write_open(writer, "gpudirect", '{');
+    write_string(writer, "state", states[said->gpudirect % 4]);
+    for (unsigned i = 0; i < 2; i++) {
+        uint64_t staged = said->staged_rates[i], straight = said->straight_rates[i];
+        write_open(writer, names[i], '{');
+        write_bool(writer, "chosen", said->gpudirect == JOB_GPUDIRECT_THERE && straight > staged);
+        write_real(writer, "gb_per_s", straight ? (double)straight / 1e9 : (double)NAN);
+        write_real(writer, "gb_per_s_staged", straight ? (double)staged / 1e9 : (double)NAN);
+        write_close(writer, '}');
+    }
+    write_close(writer, '}');
+}
+
+static void write_disk(struct writer *writer, const struct disk_access *disk, const struct books *books)
 {
     static const char *const ways[] = {NULL, "io_uring", "threads"};
 
@@ -32,6 +55,10 @@ static void write_disk(struct writer *writer, const struct disk_access *disk)
         write_null(writer, "past_page_cache");
     else
         write_bool(writer, "past_page_cache", disk->cache == DISK_PAST_CACHE);
+    if (books->at_ms)
+        write_gpudirect(writer, &books->said);
+    else
+        write_null(writer, "gpudirect");
     write_close(writer, '}');
 }
 
@@ -49,5 +76,5 @@ void write_links(struct writer *writer, const struct device *device)
     for (unsigned i = 0; i < JOB_LINKS; i++)
         write_link(writer, names[i], &device->links[i], now_ns);
     write_close(writer, ']');
-    write_disk(writer, &device->disk);
+    write_disk(writer, &device->disk, &device->books);
 }

@@ -136,6 +136,42 @@ def test_what_the_disk_is_used_by_is_told(make_daemon):
     assert ("page cache" in ctl_done(daemon, "devices")) != row["disk_io"]["past_page_cache"]
 
 
+def gpudirect(daemon):
+    """What the worker has said of it; None until it has."""
+    return daemon.rpc("hbm.devices")[0]["disk_io"]["gpudirect"]
+
+
+@host_only
+@pytest.mark.parametrize("wanted, state", [("auto", "absent"), ("off", "off")])
+def test_whether_gpudirect_storage_is_used_is_told(make_daemon, wanted, state):
+    daemon = make_daemon(config=f"gpudirect_storage = {wanted}\n").start()
+    daemon.wait_for(lambda: gpudirect(daemon))
+    unmeasured = {"chosen": False, "gb_per_s": None, "gb_per_s_staged": None}
+    assert gpudirect(daemon) == {"state": state, "read": unmeasured, "write": unmeasured}
+    assert "GPUDirect" not in ctl_done(daemon, "devices")
+
+
+@host_only
+def test_what_was_measured_of_gpudirect_storage_is_told(make_daemon, monkeypatch):
+    """The library is the unit tests' own; how fast it is decides, so either way may be chosen."""
+    monkeypatch.setenv("HBM_WORKER_CUFILE", str(BUILD / "tests" / "fake_cufile.so"))
+    daemon = make_daemon(config="spill_encryption = no\n").start()
+    size = 304 * MIB
+    put(daemon, "w", bytes(size))
+    ctl_done(daemon, "offload", "w", "--to", "disk")
+    if not daemon.rpc("hbm.devices")[0]["disk_io"]["past_page_cache"]:
+        pytest.skip("the file system refuses O_DIRECT")
+    ctl_done(daemon, "restore", "w")
+    daemon.wait_for(lambda: gpudirect(daemon)["read"]["gb_per_s"] and gpudirect(daemon)["write"]["gb_per_s"])
+    said, shown = gpudirect(daemon), ctl_done(daemon, "devices")
+    assert said["state"] == "there"
+    for way in ("read", "write"):
+        assert said[way]["chosen"] == (said[way]["gb_per_s"] > said[way]["gb_per_s_staged"])
+        assert f"disk {way}s {'go' if said[way]['chosen'] else 'do not go'} by GPUDirect Storage: " in shown
+        assert f"disk {way}s {'go' if said[way]['chosen'] else 'do not go'} by GPUDirect Storage: " in daemon.log
+    assert get(daemon, "w") == bytes(size)
+
+
 @host_only
 @pytest.mark.parametrize("waits", [False, True], ids=["the verb itself", "wait"])
 def test_who_watches_a_long_move_sees_how_far_it_is_and_how_long_it_has_to_go(make_daemon, waits):
