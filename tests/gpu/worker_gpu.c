@@ -378,6 +378,51 @@ static void files_go_straight_to_device_memory(void)
     free(bytes), free(got);
 }
 
+/* A worker of its own, which may use GPUDirect Storage: whichever way it chooses, the bytes are the same. */
+static void the_disk_goes_by_what_was_measured_to_be_faster(void)
+{
+    struct job_start_request start = {.idle_ms = IDLE_MS, .gpudirect = 1};
+    struct job_query_reply said[2];
+    uint64_t size = 400 * MIB, sum = 0;
+    unsigned char *bytes = random_bytes(size, 31), *got = calloc(1, size);
+    struct ask_extent a = {.fd = -1}, disk = {.fd = -1}, back = {.fd = -1};
+    struct ask usual = worker;
+
+    snprintf(start.uuid, sizeof(start.uuid), "%s", uuid);
+    snprintf(start.state_dir, sizeof(start.state_dir), "%s", directory);
+    ask_start(&worker, program);
+    bool good = is(ask_job(&worker, JOB_START, &start, NULL, 0, NULL, NULL), 0) &&
+                is(ask_create(&worker, JOB_EXTENT_DEVICE, size, &a), 0) &&
+                is(ask_create(&worker, JOB_EXTENT_DEVICE, size, &back), 0) &&
+                is(ask_create(&worker, JOB_EXTENT_DISK, size, &disk), 0) && put(&a, 0, bytes, size);
+    for (unsigned i = 0; i < 2; i++) {
+        good = good && is(ask_copy(&worker, &a, &disk, (struct ask_range){0, 0, size}, JOB_CHECKSUM, &sum), 0) &&
+               sum == checksum(bytes, size) &&
+               is(ask_copy(&worker, &disk, &back, (struct ask_range){0, 0, size}, JOB_VERIFY, &sum), 0);
+        said[i] = query();
+        nap(2 * IDLE_MS); /* the context goes, and what the library has in it */
+    }
+    good = good && get(&back, 0, got, size) && !memcmp(got, bytes, size);
+    ok(good, "device -> disk -> device of 400 MiB, twice, where GPUDirect Storage may be used: same bytes, same checksum");
+    static const char *const states[] = {"off", "absent", "there", "failed"}, *const ways[] = {"read", "write"};
+    printf("# GPUDirect Storage: %s\n", states[said[0].gpudirect % 4]);
+    for (unsigned i = 0; i < 2; i++)
+        if (said[0].straight_rates[i])
+            printf("# disk %s: %.2f GB/s by GPUDirect Storage, %.2f GB/s staged\n", ways[i],
+                   (double)said[0].straight_rates[i] / 1e9, (double)said[0].staged_rates[i] / 1e9);
+    bool there = said[0].gpudirect == JOB_GPUDIRECT_THERE;
+    ok(said[0].gpudirect != JOB_GPUDIRECT_OFF && (there || access("/proc/driver/nvidia-fs/version", R_OK) < 0 ||
+                                                  said[0].gpudirect == JOB_GPUDIRECT_FAILED),
+       "it is used where its driver is, and not where that is not");
+    ok((there || !said[0].straight_rates[0]) && said[0].gpudirect == said[1].gpudirect &&
+           !memcmp(said[0].straight_rates, said[1].straight_rates, sizeof(said[0].straight_rates)),
+       "both ways are measured once, if at all");
+    ask_drop(&worker, &a), ask_drop(&worker, &disk), ask_drop(&worker, &back);
+    ok(ask_stop(&worker) == 0, "that worker ends with 0, too");
+    worker = usual;
+    free(bytes), free(got);
+}
+
 static void what_is_no_memory_is_refused(void)
 {
     struct ask_extent e = {.fd = -1}, wrong = {.fd = -1}, huge = {.fd = -1};
@@ -618,6 +663,7 @@ int main(int argc, char **argv)
     codecs_agree_with_plain_arithmetic(JOB_EXTENT_HOST, "host");
     a_large_buffer_is_coded_in_pieces();
     files_go_straight_to_device_memory();
+    the_disk_goes_by_what_was_measured_to_be_faster();
     what_is_no_memory_is_refused();
     a_large_copy_can_be_cancelled();
     host_extents_with_a_token_stay_mapped();
