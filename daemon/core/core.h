@@ -122,9 +122,9 @@ struct core {
     uint32_t books_asked;       /* devices whose driver has not answered yet */
     void *buffer_names, *model_names; /* tsearch roots: daemon/core/names.c */
     uint32_t n_devices, n_buffers, n_models, n_sessions, n_leases, n_ops, n_quarantined;
-    uint64_t grain, passing; /* LINKS_GRAIN and LINKS_PASSING, but where all is smaller (the simulation) */
     bool keeps;             /* there is a store: what is in it is charged */
     uint64_t spill_key;     /* the id of the key that workers have; 0: none */
+    uint64_t grain, passing; /* LINKS_GRAIN and LINKS_PASSING, but where all is smaller (the simulation) */
     bool encrypts_spill;    /* new disk extents are encrypted with it */
     uint64_t visits;        /* walks that mark what they have seen */
     bool draining;          /* stopping: nothing new is granted */
