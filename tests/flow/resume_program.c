@@ -244,6 +244,15 @@ static void ping(void)
     printf("{\"error\": %d, \"at\": %.6f}\n", error, now());
 }
 
+/* No safe point from here on: what is locked stays. */
+static void stay(void)
+{
+    pthread_rwlock_wrlock(&step);
+    no_safe_points = true;
+    pthread_rwlock_unlock(&step);
+    puts("{}");
+}
+
 /* Something that can't be asked twice: what it comes to when the daemon goes is told, not hidden. */
 static void offload(const char *sel)
 {
@@ -300,6 +309,8 @@ int main(int argc, char **argv)
             show();
         else if (!strcmp(word, "ping"))
             ping();
+        else if (!strcmp(word, "stay"))
+            stay();
         else if (!strcmp(word, "offload"))
             offload(strtok_r(NULL, " \n", &rest));
         else if (!strcmp(word, "half"))
