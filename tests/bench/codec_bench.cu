@@ -165,6 +165,13 @@ int main(int argc, char **argv)
     decode_row(m, "int8 per channel -> bf16", HBM_BF16, HBM_CODEC_INT8, HBM_PER_CHANNEL, 3 * n + n / COLUMNS * 4);
     encode_row(m, "bf16 -> int8 per group of 128", HBM_BF16, HBM_CODEC_INT8, HBM_PER_GROUP, 3 * n + units * 4);
     decode_row(m, "int8 per group of 128 -> bf16", HBM_BF16, HBM_CODEC_INT8, HBM_PER_GROUP, 3 * n + units * 4);
+    encode_row(m, "bf16 -> fp8-e4m3 per channel", HBM_BF16, HBM_CODEC_FP8_E4M3, HBM_PER_CHANNEL,
+               3 * n + n / COLUMNS * 4);
+    decode_row(m, "fp8-e4m3 per channel -> bf16", HBM_BF16, HBM_CODEC_FP8_E4M3, HBM_PER_CHANNEL,
+               3 * n + n / COLUMNS * 4);
+    encode_row(m, "bf16 -> fp8-e4m3 per group of 128", HBM_BF16, HBM_CODEC_FP8_E4M3, HBM_PER_GROUP, 3 * n + units * 4);
+    encode_row(m, "bf16 -> int4 per group of 128", HBM_BF16, HBM_CODEC_INT4, HBM_PER_GROUP, 5 * n / 2 + units * 4);
+    decode_row(m, "int4 per group of 128 -> bf16", HBM_BF16, HBM_CODEC_INT4, HBM_PER_GROUP, 5 * n / 2 + units * 4);
     encode_row(m, "fp32 -> fp16", HBM_F32, HBM_CODEC_FP16, HBM_PER_TENSOR, 6 * n);
     decode_row(m, "fp16 -> fp32", HBM_F32, HBM_CODEC_FP16, HBM_PER_TENSOR, 6 * n);
     encode_row(m, "fp32 -> bf16", HBM_F32, HBM_CODEC_BF16, HBM_PER_TENSOR, 6 * n);

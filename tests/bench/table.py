@@ -31,7 +31,7 @@ def ratio_row(what, unit, ours, low, high, beside, beside_what, bound, samples):
 def codec_bound(name):
     if "per tensor" in name and name.startswith("bf16"):
         return 0.90
-    return 0.97 if name.startswith("bf16 -> int8") else 0.95
+    return 0.97 if name.startswith(("bf16 -> int8", "bf16 -> fp8", "bf16 -> int4")) else 0.95
 
 
 def codec_rows():
