@@ -10,7 +10,7 @@ struct int8 {
     struct unit {
         float scale;
         float reciprocal; /* NaN where the estimates below would not hold: every chunk then goes the exact way */
-        float near;       /* an estimate this far from its integer is too near to a tie to be trusted */
+        float near;       /* an element this far from what it is stored as is too near to a tie to be trusted */
     };
 
     static __device__ __forceinline__ unit_params params(const amax_range &of)
@@ -19,7 +19,7 @@ struct int8 {
     }
 
     /* Within these bounds the squares of what the unit holds, and of its errors, are far from binary32's ends.
-     * The reciprocal of a power of two is exact, and so is the product with it: no estimate is in doubt. That
+     * The reciprocal of a power of two is exact, and so is the product with it: no integer is in doubt. That
      * spares the bfloat16 units whose amax is 127 times one: half of what they hold may be ties. */
     static __device__ __forceinline__ unit of(const unit_params &params)
     {
@@ -27,7 +27,7 @@ struct int8 {
         bool plain = scale >= 0x1p-50f && scale <= 0x1p+50f;
         bool exact = (__float_as_uint(scale) & 0x7fffffu) == 0;
 
-        return {scale, plain ? __frcp_rn(scale) : NOT_A_NUMBER, exact ? 1.0f : 0.5f - 0x1p-15f};
+        return {scale, plain ? __frcp_rn(scale) : NOT_A_NUMBER, element_mul(scale, exact ? 1.0f : 0.5f - 0x1p-15f)};
     }
 
     static __device__ __forceinline__ float value(uint32_t code, const unit_params &params)
@@ -44,29 +44,26 @@ struct int8 {
         return (uint32_t)code;
     }
 
-    /* x * reciprocal lies within 2^-16 of the true quotient (|quotient| <= 127 and a bit, two roundings of 2^-24).
-     * An estimate that is farther than 2^-15 from a tie therefore rounds to the integer that the quotient rounds
-     * to, and that integer is at most 127. A chunk that holds such an estimate goes by the division, and so does
-     * one with a NaN, an infinity or an extreme scale: its sums are no numbers. */
+    /* What is missed, in steps of the scale, is the distance of the true quotient from the integer to within 2^-16:
+     * two roundings, of at most 127 steps and of one. Where it is farther than 2^-15 from a tie, the quotient
+     * rounds to that integer, however it was found, and that is at most 127. A chunk that misses more goes by the
+     * division, and so does one with a NaN, an infinity or an extreme scale: its sums are no numbers. */
     template <class Raw, unsigned N>
     static __device__ __forceinline__ packed<8, N> encode(const chunk<typename Raw::word, N> &raw, const unit &unit,
                                                           few_tally &few, thread_tally &tally)
     {
-        float off = 0, x[N], shifted[N];
+        float x[N], shifted[N];
         few_tally mine;
 
         chunk_up<Raw, N>(raw, x);
 #pragma unroll
         for (unsigned i = 0; i < N; i++) {
-            float estimate = element_mul(x[i], unit.reciprocal);
-
-            shifted[i] =
-                element_add(estimate, ELEMENT_ROUNDER); /* the integer is in its low byte: the rounder's own is 0 */
+            /* The integer is in its low byte: the rounder's own is 0. */
+            shifted[i] = __fmaf_rn(x[i], unit.reciprocal, ELEMENT_ROUNDER);
             float whole = element_sub(shifted[i], ELEMENT_ROUNDER);
             mine.add(x[i], element_sub(x[i], element_mul(whole, unit.scale)));
-            off = fmaxf(off, fabsf(element_sub(estimate, whole)));
         }
-        if (off >= unit.near || !(mine.signal + mine.noise < __uint_as_float(ELEMENT_INF)))
+        if (mine.error >= unit.near || !(mine.signal + mine.noise < __uint_as_float(ELEMENT_INF)))
             return chunk_exact<int8, Raw, N>(raw, {unit.scale, 0}, tally);
         few.join(mine);
         return low_bytes<N>(shifted);
