@@ -34,6 +34,7 @@ struct arena *arena_new(struct core *core, struct owner owner, bool shared, uint
     list_init(&arena->buffers);
     list_init(&arena->mappings);
     list_init(&arena->waiters);
+    list_init(&arena->early_waiters);
     list_append(&core->arenas, &arena->node);
     arena->priority = PRIORITY_NORMAL;
     list_init(&arena->recent_node);
@@ -63,6 +64,8 @@ struct arena *arena_free(struct arena *arena)
     recency_forget(arena);
     ledger_drop(core, arena->id);
     idmap_remove(&core->ids, arena->id);
+    list_for_each_safe (node, &arena->early_waiters)
+        list_unlink(node);
     arena_settled(arena); /* who waited for it looks it up again and finds it gone */
     extent_unref(arena->extent);
     free(arena);

@@ -33,6 +33,8 @@ struct arena {
     struct transition *transition; /* the move under way, if any (weak) */
     struct reclaim *reclaim;       /* clients are being asked to let go (weak) */
     struct list waiters;   /* struct arena_wait: told when transition becomes NULL */
+    struct list early_waiters; /* the same: when a move begins to fill memory that may be given out (coming.h) */
+    bool early;            /* somebody locks it so: its memory is made before the copy that fills it */
     uint64_t visit;        /* the last of core->visits that came by */
     bool prefetched;       /* it is here, or comes, by a prefetch */
     bool live;             /* demoted under those who map it: for them it is resident in host memory */

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "daemon/base/cleanup.h"
+#include "daemon/core/coming.h"
 #include "daemon/core/ledger.h"
 #include "daemon/core/pressure.h"
 #include "daemon/core/scale.h"
@@ -190,6 +191,7 @@ static void swap_arena(struct core *core, struct plan *plan, bool live)
         if (arena->live)
             extent_export(arena->extent, mapping->access);
     }
+    coming_is_here(arena);
     ledger_put_extent(core, arena->extent); /* again: now it has a checksum */
     ledger_put_arena(core, arena);
     for (size_t i = 0; i < plan->n_placements; i++)

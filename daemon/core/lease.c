@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include "daemon/base/cleanup.h"
+#include "daemon/core/coming.h"
 #include "daemon/core/health.h"
 #include "daemon/core/ledger.h"
 #include "daemon/core/recency.h"
@@ -72,6 +73,7 @@ void mapping_arrives(struct mapping *mapping)
         extent_unref(mapping->extent);
         mapping->extent = mapping->arena->extent;
     }
+    coming_forget(mapping);
     mapping->present = true;
     extent_export(mapping->extent, mapping->access);
     lockword_place(&mapping->session->words[mapping->slot], mapping->extent->tier == HBM_TIER_HOST);
@@ -86,6 +88,7 @@ static void mapping_unuse(struct mapping *mapping)
     mapping->session->slots[mapping->slot] = NULL;
     list_unlink(&mapping->session_node);
     list_unlink(&mapping->arena_node);
+    coming_forget(mapping);
     extent_unref(mapping->extent);
     free(mapping);
     if (!arena)

@@ -17,6 +17,9 @@ struct mapping {
     bool in_place;  /* host memory will do; never shared with leases for which it will not */
     bool present;   /* the client has it mapped, or is about to */
     bool reclaimed; /* RECLAIM is set and no RELEASED has come yet */
+    struct extent *early; /* coming.c's: mapped, or about to be, and not here yet; NULL: nothing */
+    int early_error;      /* it will never be, */
+    char *early_why;      /* because */
     bool retired;   /* commit.c's: it keeps an extent that no arena has, which the lease rows do not say yet */
 };
 

@@ -186,6 +186,7 @@ int readopt_arena(struct readopt *readopt, struct ledger_row *row)
     list_init(&arena->buffers);
     list_init(&arena->mappings);
     list_init(&arena->waiters);
+    list_init(&arena->early_waiters);
     list_append(&core->arenas, &arena->node);
     list_init(&arena->recent_node);
     recency_note(arena);

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "daemon/base/cleanup.h"
+#include "daemon/core/coming.h"
 #include "daemon/core/verbs.h"
 
 static void advance(struct residency *residency);
@@ -25,6 +26,7 @@ static void end(struct residency *residency, int error)
     want(residency, -1);
     timer_stop(residency->core, &residency->timer);
     list_unlink(&residency->wait.node);
+    list_unlink(&residency->begins.node);
     list_unlink(&residency->op_wait.node);
     residency->error = error;
     residency->done(residency);
@@ -75,6 +77,29 @@ static void restored(struct op_wait *wait, struct op *op)
     end(residency, op->error);
 }
 
+/* Before it has ended, that will do. */
+static void wait_for_beginning(struct residency *residency, struct arena *arena)
+{
+    list_unlink(&residency->begins.node);
+    if (residency->early)
+        list_append(&arena->early_waiters, &residency->begins.node);
+}
+
+static void move_begins(struct arena_wait *wait)
+{
+    struct residency *residency = container_of(wait, struct residency, begins);
+
+    list_unlink(&residency->wait.node);
+    list_unlink(&residency->op_wait.node);
+    advance(residency);
+}
+
+static bool is_coming(struct residency *residency, const struct arena *arena)
+{
+    residency->coming = residency->early && arena && coming_to(arena);
+    return residency->coming;
+}
+
 /* Waits for the move that is under way, calling it off if it is an offload. True if there is something to wait for. */
 static bool wait_for_move(struct residency *residency, struct arena *arena)
 {
@@ -88,6 +113,7 @@ static bool wait_for_move(struct residency *residency, struct arena *arena)
     if (!arena || !arena->transition)
         return false;
     list_append(&arena->waiters, &residency->wait.node);
+    wait_for_beginning(residency, arena);
     return true;
 }
 
@@ -124,6 +150,10 @@ static void advance(struct residency *residency)
             end(residency, HBM_E_LOST);
             return;
         }
+        if (is_coming(residency, arena)) {
+            end(residency, 0);
+            return;
+        }
         if (wait_for_move(residency, arena)) {
             set_deadline(residency);
             return;
@@ -153,18 +183,25 @@ static void advance(struct residency *residency)
     int error = 0;
     set_deadline(residency);
     struct op *op = restore_arenas(residency->core, away, n_away, to, &error, residency->detail);
-    if (op)
-        op_wait(op, &residency->op_wait);
-    else
-        end(residency, error);
+    struct arena *first = arena_get(residency->core, away[0]);
+    if (!op || is_coming(residency, first)) {
+        end(residency, op ? 0 : error);
+        return;
+    }
+    if (first && !op_has_ended(op))
+        wait_for_beginning(residency, first);
+    op_wait(op, &residency->op_wait);
 }
 
 void residency_start(struct residency *residency)
 {
     list_init(&residency->wait.node);
+    list_init(&residency->begins.node);
     list_init(&residency->op_wait.node);
     list_init(&residency->timer.node);
     residency->wait.ready = arena_is_free;
+    residency->begins.ready = move_begins;
+    residency->coming = false;
     residency->op_wait.ended = restored;
     residency->timer.fire = waited_out;
     residency->timer.at_ms = 0;

@@ -13,11 +13,13 @@ struct residency {
     const bool *in_place; /* one an arena: host memory will do */
     size_t n;
     uint32_t timeout_ms;
+    bool early;  /* of one arena, on the device: memory that its bytes are on their way to will do (coming.h) */
+    bool coming; /* that is what there is */
     int error; /* 0, LOST, NO_MEMORY, TIMEOUT, STALE (one was freed), ... */
     char detail[HBM_DETAIL_MAX];
     void (*done)(struct residency *residency);
     /* own */
-    struct arena_wait wait;
+    struct arena_wait wait, begins;
     struct op_wait op_wait;
     struct timer timer;
 };

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "daemon/base/cleanup.h"
+#include "daemon/core/coming.h"
 #include "daemon/core/commit.h"
 #include "daemon/core/health.h"
 #include "daemon/core/hold.h"
@@ -32,6 +33,8 @@ static void finish(struct transition *transition, int error)
     if (error && !transition->error)
         transition->error = error;
     transition->phase = TRANSITION_IDLE;
+    if (transition->error)
+        coming_has_failed(transition);
     drop_extents(transition, transition->error || !transition->copy);
     transition_settle(transition);
     transition->done(transition);
@@ -276,6 +279,7 @@ static void reclaims_settled(struct transition *transition)
     } else if (!transition->reclaims) {
         transition->phase = TRANSITION_STEPPING;
         transition->at = 0;
+        coming_begins(transition);
         fill_tracks(transition);
     }
 }
@@ -408,10 +412,12 @@ static int choose_peer(struct transition *transition)
     return plan->device ? 0 : HBM_E_UNSUPPORTED;
 }
 
-/* One worker does all of it, and it is that one's memory. */
+/* One worker does all of it, and it is that one's memory; nobody is to have it before. */
 static bool is_made_by_its_copy(const struct transition *transition, const struct plan *plan)
 {
-    return plan_worker(plan) == plan_device(plan) && links_for(transition->core, plan) == 1;
+    const struct arena *arena = transition->copy ? NULL : arena_get(transition->core, plan->arena);
+
+    return !(arena && arena->early) && plan_worker(plan) == plan_device(plan) && links_for(transition->core, plan) == 1;
 }
 
 static void create_one(struct transition *transition)

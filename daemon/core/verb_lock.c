@@ -1,6 +1,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "daemon/core/coming.h"
 #include "daemon/core/lock_waits.h"
 #include "daemon/core/recency.h"
 #include "daemon/core/verbs.h"
@@ -112,6 +113,8 @@ void verb_released(struct core *core, struct session *session, uint32_t slot)
     struct mapping *mapping = mapping_by_slot(session, slot);
 
     (void)core;
+    if (mapping)
+        coming_forget(mapping);
     if (!mapping || !mapping->present)
         return;
     mapping->present = false;

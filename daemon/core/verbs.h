@@ -34,6 +34,11 @@ void verb_commit(struct core *core, struct call *call, uint64_t lease, bool comm
 
 /* result: uint64_t[2], a bit for each slot that was away and is to be mapped from its mapping->extent now. */
 void verb_lock(struct core *core, struct call *call, const uint32_t *slots, uint32_t n, uint32_t timeout_ms);
+/* One slot, whose client waits for the bytes elsewhere. result: uint64_t; 1: mapping->early is to be mapped, whose bytes are on
+ * their way, 0: mapping->extent, as after verb_lock. */
+void verb_lock_early(struct core *core, struct call *call, uint32_t slot, uint32_t timeout_ms);
+/* How that ends: the slot's memory has arrived, or the move's error. TIMEOUT; STALE: it was let go of. result: NULL */
+void verb_arrived(struct core *core, struct call *call, uint32_t slot, uint32_t timeout_ms);
 void verb_released(struct core *core, struct session *session, uint32_t slot); /* one-way; a wrong slot is ignored */
 /* One-way: what the client will use next, in order. */
 void verb_ahead(struct core *core, struct session *session, const uint32_t *slots, uint32_t n);

@@ -97,6 +97,8 @@ static void write_session_holding(struct writer *writer, const struct session *s
         if (mapping->extent->device != device)
             continue;
         bytes[mapping->extent->tier] += mapping->extent->size;
+        if (mapping->early && mapping->early != mapping->extent)
+            bytes[mapping->early->tier] += mapping->early->size;
         locked += mapping_is_locked(mapping) ? mapping->extent->size : 0;
     }
     if (!bytes[HBM_TIER_DEVICE] && !bytes[HBM_TIER_HOST] && !bytes[HBM_TIER_DISK])

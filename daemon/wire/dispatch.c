@@ -34,6 +34,8 @@ static const handler handlers[WIRE_OPCODES] = {
     [WIRE_BEHIND] = handle_behind,
     [WIRE_ORDER] = handle_order,
     [WIRE_WINDOW] = handle_window,
+    [WIRE_LOCK_EARLY] = handle_lock_early,
+    [WIRE_ARRIVED] = handle_arrived,
 };
 
 static const char *violation(const struct link *link, const struct packet *packet, const struct wire_row *row)

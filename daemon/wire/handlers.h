@@ -21,6 +21,9 @@ HANDLER(handle_free);
 /* handle_lock.c */
 HANDLER(handle_lock);
 HANDLER(handle_released);
+/* handle_early.c */
+HANDLER(handle_lock_early);
+HANDLER(handle_arrived);
 /* handle_order.c */
 HANDLER(handle_ahead);
 HANDLER(handle_behind);

@@ -15,6 +15,7 @@ struct pending {
             uint32_t n;
             uint32_t slots[128];
         } lock;
+        uint32_t slot;
         struct {
             struct op_wait wait;
             struct timer timer;

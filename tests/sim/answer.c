@@ -129,6 +129,30 @@ static void got_lock(const struct ask *ask, const uint64_t fetched[2])
     list_append(&sim.letters, &letter->node);
 }
 
+static void got_early(const struct ask *ask, const uint64_t *coming)
+{
+    static const uint64_t fetched[2] = {1};
+    struct view *view = client_view(ask->client, ask->slots[0]);
+
+    if (!*coming) {
+        got_lock(ask, fetched);
+        return;
+    }
+    const struct mapping *mapping = mapping_by_slot(client_session(ask->client), ask->slots[0]);
+    CHECK(view && view->busy && mapping && !mapping->present && mapping->early && mapping->early->fd >= 0);
+    CHECK(mapping->early != mapping->arena->extent && owner_equal(mapping->early->account->owner, mapping->arena->owner));
+    view->early = EARLY_COMES;
+}
+
+/* It has the memory mapped all the same, until it says that it has not. */
+static void arrives_not(const struct ask *ask)
+{
+    struct view *view = client_view(ask->client, ask->slots[0]);
+
+    if (view)
+        view->early = EARLY_FAILED;
+}
+
 static void refused_lock(const struct ask *ask)
 {
     for (unsigned i = 0; i < ask->n_slots; i++) {
@@ -241,6 +265,12 @@ static void succeeded(const struct ask *ask, void *result)
     case ASK_LOCK:
         got_lock(ask, result);
         break;
+    case ASK_EARLY:
+        got_early(ask, result);
+        break;
+    case ASK_ARRIVED:
+        got_lock(ask, (const uint64_t[2]){1});
+        break;
     case ASK_OP:
         got_op(ask, result);
         break;
@@ -275,8 +305,10 @@ void answered(struct call *call, int error, void *result)
             committed(ask, error);
         if (!error)
             succeeded(ask, result);
-        else if (ask->kind == ASK_LOCK && here)
+        else if ((ask->kind == ASK_LOCK || ask->kind == ASK_EARLY) && here)
             refused_lock(ask);
+        else if (ask->kind == ASK_ARRIVED && here)
+            arrives_not(ask);
     }
     free(ask);
 }

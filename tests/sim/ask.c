@@ -157,6 +157,35 @@ void ask_lock(struct client *client, const uint32_t *slots, uint32_t n)
     verb_lock(core(), &ask->call, slots, n, a_timeout());
 }
 
+void ask_early(struct client *client, uint32_t slot)
+{
+    struct ask *ask = ask_new(ASK_EARLY, client);
+
+    ask->slots[0] = slot;
+    ask->n_slots = 1;
+    trace("client %td locks slot %u early", client - sim.clients, slot);
+    verb_lock_early(core(), &ask->call, slot, a_timeout());
+}
+
+/* What libhbm says next of memory that came without its bytes. */
+static void go_on_early(struct client *client, struct view *view)
+{
+    struct session *session = client_session(client);
+    bool failed = view->early == EARLY_FAILED;
+
+    view->early = EARLY_NOT;
+    if (failed) {
+        view->busy = false;
+        client->last_release[view->slot] = ++client->releases;
+        verb_released(core(), session, view->slot);
+        return;
+    }
+    struct ask *ask = ask_new(ASK_ARRIVED, client);
+    ask->slots[0] = view->slot;
+    ask->n_slots = 1;
+    verb_arrived(core(), &ask->call, view->slot, a_timeout());
+}
+
 static struct held *any_held(const struct client *client)
 {
     struct held *chosen = NULL;
@@ -558,6 +587,10 @@ static void check_hashes(const struct running *running, const struct op *op)
 
 void asks_poll(void)
 {
+    for (struct client *client = sim.clients; client < sim.clients + CLIENTS; client++)
+        for (unsigned i = 0; i < VIEWS && client->state == CLIENT_UP && !sim.world.dead; i++)
+            if (client->views[i].leases && client->views[i].early && one_in(2))
+                go_on_early(client, &client->views[i]);
     list_for_each_safe (node, &sim.running) {
         struct running *running = list_entry(node, struct running, node);
         const struct op *op = op_get(core(), running->id);

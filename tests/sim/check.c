@@ -491,7 +491,8 @@ void check_at_rest(void)
     CHECK(list_empty(&core()->memory_waiters));
     list_for_each (node, &core()->arenas) {
         const struct arena *arena = list_entry(node, struct arena, node);
-        CHECK(!arena->transition && !arena->reclaim && list_empty(&arena->waiters) && !arena->wanted);
+        CHECK(!arena->transition && !arena->reclaim && list_empty(&arena->waiters) && list_empty(&arena->early_waiters) &&
+              !arena->wanted);
         note(&census, arena->extent);
     }
     list_for_each (node, &core()->sessions)
@@ -499,6 +500,8 @@ void check_at_rest(void)
             const struct mapping *mapping = list_entry(inner, struct mapping, session_node);
             CHECK(!mapping->reclaimed);
             note(&census, mapping->extent);
+            if (mapping->early)
+                note(&census, mapping->early);
         }
     list_for_each (node, &core()->devices)
         check_device(&census, list_entry(node, struct device, node));

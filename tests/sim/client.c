@@ -349,7 +349,9 @@ void client_locks(struct client *client)
     }
     for (unsigned i = 0; i < n; i++)
         client_view(client, slots[i])->busy = true;
-    if (n)
+    if (n == 1 && random_one_in(&sim.random, 2))
+        ask_early(client, slots[0]);
+    else if (n)
         ask_lock(client, slots, n);
 }
 
@@ -410,8 +412,10 @@ void client_looks(struct client *client)
 void client_comes_down(struct client *client)
 {
     burn_letters(client);
-    for (unsigned i = 0; i < VIEWS; i++)
+    for (unsigned i = 0; i < VIEWS; i++) {
         client->views[i].busy = false;
+        client->views[i].early = EARLY_NOT;
+    }
     if (client->words)
         memcpy((void *)client->words, (void *)client->words_at_death, LOCKWORD_PAGE_BYTES);
     client->kicked = false;

@@ -28,6 +28,7 @@ struct view {
     uint32_t slot;
     unsigned leases;    /* 0: the view is free */
     bool present, busy; /* busy: a lock of it is under way */
+    enum { EARLY_NOT, EARLY_COMES, EARLY_FAILED } early; /* memory without its bytes is mapped there: what is to be said next */
     bool frozen;        /* its arena took another form: it keeps the old one */
     uint64_t arena, ino;
     int fd;
@@ -117,6 +118,8 @@ enum ask_kind {
     ASK_DETACH,
     ASK_FREE,
     ASK_LOCK,
+    ASK_EARLY,
+    ASK_ARRIVED,
     ASK_OP,
     ASK_RENAME,
     ASK_RM,
@@ -256,6 +259,7 @@ void letter_free(struct letter *letter);
 void ask_something(struct client *client);
 void ask_as_operator(void);
 void asks_poll(void); /* ops that have ended since */
+void ask_early(struct client *client, uint32_t slot);
 void ask_lock(struct client *client, const uint32_t *slots, uint32_t n);
 void ask_free_all(void);
 

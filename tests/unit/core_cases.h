@@ -8,6 +8,7 @@ int core_move_cases(void);
 int core_books_cases(void);
 int core_code_cases(void);
 int core_copy_cases(void);
+int core_early_cases(void);
 int core_file_cases(void);
 int core_health_cases(void);
 int core_ledger_cases(void);

@@ -483,12 +483,15 @@ void world_check_books(struct world *world)
         seen[n++] = list_entry(node, struct arena, node)->extent;
     list_for_each (node, &core->sessions)
         list_for_each (inner, &list_entry(node, struct session, node)->mappings) {
-            const struct extent *extent = list_entry(inner, struct mapping, session_node)->extent;
-            bool known = false;
-            for (size_t i = 0; i < n; i++)
-                known |= seen[i] == extent;
-            if (!known)
-                seen[n++] = extent;
+            const struct mapping *mapping = list_entry(inner, struct mapping, session_node);
+            const struct extent *held[] = {mapping->extent, mapping->early};
+            for (size_t h = 0; h < 2; h++) {
+                bool known = !held[h];
+                for (size_t i = 0; i < n; i++)
+                    known |= seen[i] == held[h];
+                if (!known)
+                    seen[n++] = held[h];
+            }
         }
     for (size_t i = 0; i < n; i++)
         used[seen[i]->tier] += seen[i]->uncounted ? 0 : seen[i]->size; /* lost with its fd: it takes no room */

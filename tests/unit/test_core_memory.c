@@ -297,6 +297,28 @@ static void moves_what_is_mapped_and_locks_it(void)
         lockword_arrive(&reader->words[lease->mappings[0]->slot], 1);
 }
 
+static void locks_before_the_bytes_are_there(void)
+{
+    struct attach_args args = {.name = "away", .flags = WIRE_UNLOCKED};
+    struct lease *lease;
+
+    if (LEASE(&lease, alice, reader, verb_attach, &args))
+        return;
+    uint32_t slot = lease->mappings[0]->slot;
+    lockword_turn_back(&reader->words[slot]);
+    w.hold = true;
+    struct ask *locking = ask(&w, alice, reader);
+    verb_lock_early(w.core, &locking->call, slot, 1000);
+    while (!locking->answers && world_step(&w))
+        ;
+    w.hold = false;
+    uint64_t coming;
+    if (outcome(locking, &coming))
+        return;
+    DO(reader, verb_arrived, slot, 1000);
+    verb_released(w.core, reader, slot);
+}
+
 static void demotes_what_is_mapped_and_promotes_it(void)
 {
     struct lease *lease;
@@ -650,6 +672,7 @@ static const struct scene scenes[] = {
     SCENE(gives_a_stranger_copies),
     SCENE(attaches_a_model),
     SCENE(moves_what_is_mapped_and_locks_it),
+    SCENE(locks_before_the_bytes_are_there),
     SCENE(demotes_what_is_mapped_and_promotes_it),
     SCENE(attaches_in_place),
     SCENE(offloads_and_restores),
