@@ -167,6 +167,20 @@ int hbm_unlock(hbm_lease *lease, void *const *streams, unsigned n);
 int hbm_lock(hbm_lease *lease, uint32_t timeout_ms);
 /* All or nothing. At most 128 arenas that are away. */
 int hbm_lock_many(hbm_lease *const *leases, unsigned n, uint32_t timeout_ms);
+/* As hbm_lock, for work of that stream alone (NULL: the default one): what is queued there from now on begins when the bytes have
+ * arrived, and this call returns as soon as there is memory that they come to: the GPU waits for the copy, not the CPU. What
+ * is resident is locked at once, and the stream left alone. Other streams see the memory when they are ordered behind this
+ * one, the CPU when it has synchronized with it.
+ * The stream never waits for ever: at most timeout_ms, a second more where the daemon does not answer, and not beyond the end of the
+ * copy, of its worker, of the daemon, or of the session. Where the bytes have not come by then (TIMEOUT, CHECKSUM, WORKER_DIED,
+ * CANCELLED, RETRY where the daemon restarted, ...) it goes on all the same, and its work finds memory without them: throw
+ * away what it made. The next hbm_unlock returns that error, with the lease unlocked, and then it can be locked again;
+ * hbm_lock returns it until then. So unlock it before you believe what was computed.
+ * hbm_unlock, hbm_detach and other locks of the same arena wait on the CPU until the bytes have arrived: queue all work before.
+ * INVALID: timeout_ms is HBM_FOREVER, or the stream is being captured. The CPU waits, as in hbm_lock, on the host device, for
+ * cuda-ipc buffers and with HBM_NO_THREAD, and where a driver or the system will not let a stream wait. 1024 of a
+ * process can wait at once; their words lie in the context that was current at the first. */
+int hbm_lock_on(hbm_lease *lease, void *stream, uint32_t timeout_ms);
 /* Between steps: where the daemon wants arenas back, unlocks all that the session holds on them, in every thread, lets
  * go, and relocks what was locked, waiting for it. On failure what could not be had again is unlocked. A no-op costing
  * one load an arena otherwise: it does not wait for the streams then. */
@@ -216,6 +230,8 @@ const void *hbm_model_metadata(const hbm_model *model, size_t *size);
 /* One group's arena, or all with group NULL. */
 int hbm_model_unlock(hbm_model *model, const char *group, void *const *streams, unsigned n);
 int hbm_model_lock(hbm_model *model, const char *group, uint32_t timeout_ms);
+/* hbm_lock_on of one group, or of all, one after the other, with group NULL. */
+int hbm_model_lock_on(hbm_model *model, const char *group, void *stream, uint32_t timeout_ms);
 /* Declares the order in which this process uses the groups (NULL, 0: as they were published), after the last the first
  * again, each at most once. From then on a lock of one of them has the next `depth` that are away brought back meanwhile,
  * as far as there is room at once; while they are resident nothing is sent and no kernel entered. Depth 0 ends that.

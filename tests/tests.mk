@@ -49,6 +49,8 @@ WITH_KERNELS = $(call objects,$(PROTO) $(KERNELS)) $(call cuda_objects,$(KERNELS
 
 $(BUILD)/tests/test_resume: LDFLAGS += -Wl,--wrap=packet_receive,--wrap=epoll_wait,--wrap=pthread_cond_timedwait
 
+$(BUILD)/tests/test_libhbm_early: LDFLAGS += -Wl,--wrap=cuda_driver,--wrap=set_cuda_error
+
 $(BUILD)/tests/test_core: LDFLAGS += -Wl,--wrap=buffer_get
 
 $(BUILD)/tests/test_core_memory: $(BUILD)/tests/struck_core.o

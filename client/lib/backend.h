@@ -21,6 +21,11 @@ struct place {
     struct cuda_place *cuda;
 };
 
+/* Where a stream stands and waits. */
+struct gate {
+    uint32_t index, value;
+};
+
 struct backend {
     int (*reserve)(struct place *place);             /* an address, nothing behind it */
     int (*map)(struct place *place, int fd);         /* reserves if need be; fd is borrowed */
@@ -28,9 +33,13 @@ struct backend {
     void (*release)(struct place *place);            /* unmaps, gives the address back */
     int (*fence)(struct place *place, void *stream); /* remember the work queued on stream until now */
     int (*wait)(struct place *place);                /* until all remembered work is done */
+    int (*check_stream)(void *stream);               /* INVALID: nothing may wait there now. NULL: there are no streams */
+    int (*hold_back)(struct place *place, void *stream, struct gate *gate); /* what is queued there from now on */
 };
 
 extern const struct backend backend_host, backend_cuda, backend_cuda_ipc;
 
+/* Once for each hold_back, from any thread; calls no driver. */
+void gate_open(const struct gate *gate);
 /* Waits for all work queued on these streams. */
 int cuda_wait_streams(void *const *streams, unsigned n);

@@ -243,6 +243,8 @@ const struct backend backend_cuda = {
     .release = vmm_release,
     .fence = cuda_fence,
     .wait = cuda_wait,
+    .check_stream = cuda_check_stream,
+    .hold_back = cuda_hold_back,
 };
 
 const struct backend backend_cuda_ipc = {

@@ -223,7 +223,7 @@ void *hbm_pointer(const hbm_lease *lease)
 void hbm_lease_info(const hbm_lease *lease, struct hbm_info *ret)
 {
     const struct wire_grant *grant = &lease->grant;
-    uint64_t word = lease->session->inert ? LOCKWORD_AWAY : *lease->hold.mapping->word;
+    uint64_t word = mapping_word(lease->session, lease->hold.mapping);
 
     *ret = (struct hbm_info){
         .id = grant->buffer,

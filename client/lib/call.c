@@ -1,5 +1,7 @@
 /* What is asked of the daemon: waiting in the door while it is away, and for answers. */
 #include <errno.h>
+#include <limits.h>
+#include <poll.h>
 #include <string.h>
 
 #include "client/lib/conn_internal.h"
@@ -146,13 +148,34 @@ static int join(struct conn *conn, struct conn_call *call, uint64_t life)
     return error < 0 ? still_away(conn) : error;
 }
 
+/* Before reading, which has no end. False: it is past the call's time, or something came of it meanwhile. */
+static bool wait_until_readable(struct conn *conn, const struct conn_call *call)
+{
+    struct pollfd ready = {.fd = conn->socket, .events = POLLIN};
+    struct timespec now = in_ms(0);
+    int64_t ms = ((int64_t)call->deadline->tv_sec - now.tv_sec) * 1000 + (call->deadline->tv_nsec - now.tv_nsec) / 1000000 + 1;
+
+    conn->reading = true;
+    pthread_mutex_unlock(&conn->mutex);
+    int n = poll(&ready, 1, ms < 0 ? 0 : ms > INT_MAX ? INT_MAX : (int)ms);
+    pthread_mutex_lock(&conn->mutex);
+    conn->reading = false;
+    return n > 0 && !call->done;
+}
+
 static void await(struct conn *conn, struct conn_call *call)
 {
-    while (!call->done) {
+    while (!call->done && !(call->deadline && is_past(call->deadline))) {
+        if (conn->reading && call->deadline) {
+            pthread_cond_clockwait(&call->turn, &conn->mutex, CLOCK_MONOTONIC, call->deadline);
+            continue;
+        }
         if (conn->reading) {
             pthread_cond_wait(&call->turn, &conn->mutex);
             continue;
         }
+        if (call->deadline && !wait_until_readable(conn, call))
+            continue;
         conn_read_one(conn);
         if (conn->on_reclaim && conn->reclaim) {
             conn_hand_turn_on(conn);
@@ -179,10 +202,11 @@ static void leave(struct conn *conn, struct conn_call *call)
 }
 
 /* 0, an error that is set, or CONN_CUT, CONN_OVER. */
-static int call_once(struct conn *conn, uint64_t life, uint32_t opcode, const void *request, void *reply,
-                     const int *fds, unsigned n_fds, struct conn_fds *out)
+static int call_by(struct conn *conn, const struct timespec *deadline, uint64_t life, uint32_t opcode,
+                   const void *request, void *reply, const int *fds, unsigned n_fds, struct conn_fds *out)
 {
-    struct conn_call call = {.row = wire_row(opcode), .reply = reply, .turn = PTHREAD_COND_INITIALIZER};
+    struct conn_call call = {
+        .row = wire_row(opcode), .reply = reply, .turn = PTHREAD_COND_INITIALIZER, .deadline = deadline};
 
     memset(reply, 0, call.row->reply_size);
     int error = join(conn, &call, life);
@@ -215,10 +239,18 @@ static int call_once(struct conn *conn, uint64_t life, uint32_t opcode, const vo
         return set_system_error("sendmsg", -sent);
     if (sent == -EPIPE &&
         call.status == CONN_CUT) /* nobody has got it: it is still to be asked for the first time */
-        return call_once(conn, life, opcode, request, reply, fds, n_fds, out);
+        return call_by(conn, deadline, life, opcode, request, reply, fds, n_fds, out);
+    if (!call.done)
+        return set_error(HBM_E_TIMEOUT, "%s does not answer", conn->peer);
     if (call.status == HBM_E_DISCONNECTED)
         return conn_lost(conn);
     return call.status < 0 ? set_error(call.status, "%s", call.detail) : call.status;
+}
+
+static int call_once(struct conn *conn, uint64_t life, uint32_t opcode, const void *request, void *reply,
+                     const int *fds, unsigned n_fds, struct conn_fds *out)
+{
+    return call_by(conn, NULL, life, opcode, request, reply, fds, n_fds, out);
 }
 
 int conn_call(struct conn *conn, uint32_t opcode, const void *request, void *reply, const int *fds, unsigned n_fds,
@@ -246,6 +278,13 @@ int conn_call_again(struct conn *conn, uint32_t opcode, const void *request, uin
 int conn_call_in(struct conn *conn, uint64_t life, uint32_t opcode, const void *request, void *reply)
 {
     return call_once(conn, life, opcode, request, reply, NULL, 0, NULL);
+}
+
+int conn_call_until(struct conn *conn, uint64_t life, uint32_t opcode, const void *request, void *reply, uint64_t ms)
+{
+    struct timespec deadline = in_ms(ms < UINT32_MAX ? (uint32_t)ms : UINT32_MAX);
+
+    return call_by(conn, &deadline, life, opcode, request, reply, NULL, 0, NULL);
 }
 
 void conn_send(struct conn *conn, uint32_t opcode, const void *request)

@@ -80,6 +80,8 @@ int conn_call_again(struct conn *conn, uint32_t opcode, const void *request, uin
  * instead of RETRY. */
 enum { CONN_CUT = 1, CONN_OVER };
 int conn_call_in(struct conn *conn, uint64_t life, uint32_t opcode, const void *request, void *reply);
+/* The same, of which no more than so many ms are waited: TIMEOUT, whatever the daemon is about. */
+int conn_call_until(struct conn *conn, uint64_t life, uint32_t opcode, const void *request, void *reply, uint64_t ms);
 /* One-way; not sent while down. A dead connection is noticed by its reader. */
 void conn_send(struct conn *conn, uint32_t opcode, const void *request);
 /* 0 when it is up; DISCONNECTED when it is dead, or not back in time. */

@@ -10,6 +10,7 @@ struct conn_call {
     const struct wire_row *row;
     uint32_t serial;
     uint64_t life;
+    const struct timespec *deadline; /* NULL: none */
     bool started; /* the reply's first packet came */
     bool done;
     int status; /* 0, the daemon's refusal, DISCONNECTED or CONN_CUT */

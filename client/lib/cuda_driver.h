@@ -35,6 +35,9 @@ enum {
     CU_MEM_ACCESS_FLAGS_PROT_READWRITE = 3,
     CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS = 1,
     CU_EVENT_DISABLE_TIMING = 2,
+    CU_MEMHOSTREGISTER_PORTABLE = 1,
+    CU_MEMHOSTREGISTER_DEVICEMAP = 2,
+    CU_STREAM_WAIT_VALUE_GEQ = 0,
 };
 
 /* FUNCTION(field, symbol, arguments) */
@@ -65,6 +68,10 @@ enum {
     FUNCTION(event_synchronize, "cuEventSynchronize", (CUevent))                                                   \
     FUNCTION(event_destroy, "cuEventDestroy_v2", (CUevent))                                                        \
     FUNCTION(stream_synchronize, "cuStreamSynchronize", (CUstream))                                                \
+    FUNCTION(stream_is_capturing, "cuStreamIsCapturing", (CUstream, int *))                                        \
+    FUNCTION(stream_wait_value, "cuStreamWaitValue32_v2", (CUstream, CUdeviceptr, uint32_t, unsigned))             \
+    FUNCTION(host_register, "cuMemHostRegister_v2", (void *, size_t, unsigned))                                    \
+    FUNCTION(host_address, "cuMemHostGetDevicePointer_v2", (CUdeviceptr *, void *, unsigned))                      \
     FUNCTION(memset_d8, "cuMemsetD8_v2", (CUdeviceptr, unsigned char, size_t))                                     \
     FUNCTION(copy_from_device, "cuMemcpyDtoH_v2", (void *, CUdeviceptr, size_t))                                   \
     FUNCTION(copy_to_device, "cuMemcpyHtoD_v2", (CUdeviceptr, const void *, size_t))

@@ -27,4 +27,7 @@ CUcontext cuda_enter(const struct cuda_driver *cuda, CUcontext context);
 /* backend->fence and ->wait of both kinds. */
 int cuda_fence(struct place *place, void *stream);
 int cuda_wait(struct place *place);
+/* ->check_stream and ->hold_back. */
+int cuda_check_stream(void *stream);
+int cuda_hold_back(struct place *place, void *stream, struct gate *gate);
 void cuda_drop_fences(const struct cuda_driver *cuda, struct place *place);

@@ -24,6 +24,13 @@ int hbm_lock(hbm_lease *lease, uint32_t timeout_ms)
     return error ? error : residency_lock(lease->session, &(struct hold *){&lease->hold}, 1, timeout_ms);
 }
 
+int hbm_lock_on(hbm_lease *lease, void *stream, uint32_t timeout_ms)
+{
+    int error = lock_check(lease);
+
+    return error ? error : residency_lock_on(lease->session, &lease->hold, stream, timeout_ms);
+}
+
 int hbm_unlock(hbm_lease *lease, void *const *streams, unsigned n)
 {
     int error = lease_check(lease);

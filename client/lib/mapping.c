@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <string.h>
 
+#include "client/lib/early.h"
 #include "client/lib/error.h"
 
 uint64_t mapping_epoch(hbm_session *session)
@@ -181,7 +182,7 @@ static int settle_in(hbm_session *session, struct mapping *mapping, const struct
 {
     struct place *place = &mapping->place;
     bool ipc = grant->handle == HBM_HANDLE_CUDA_IPC; /* never moves while leased */
-    bool usable = grant->present && (ipc || (fd >= 0 && session->last_release[grant->slot] <= before));
+    bool usable = grant->present && !mapping->failed && (ipc || (fd >= 0 && session->last_release[grant->slot] <= before));
     int error;
 
     if (usable) {
@@ -253,10 +254,12 @@ void mapping_leave(hbm_session *session, struct hold *hold)
     }
     pthread_mutex_unlock(&session->mutex);
     if (!last) {
+        early_drop(session, mapping);
         mapping_unclaim(session, mapping);
         return;
     }
     mapping->place.backend->wait(&mapping->place);
     mapping->place.backend->release(&mapping->place);
+    free(mapping->failed);
     free(mapping);
 }

@@ -9,6 +9,7 @@
 #include "client/lib/session.h"
 
 struct hold;
+struct early;
 
 struct mapping {
     _Atomic uint64_t *word;
@@ -18,6 +19,8 @@ struct mapping {
     unsigned leases;    /* session->mutex */
     bool busy;          /* session->mutex */
     struct hold *holds; /* while claimed: of all its leases */
+    struct early *failed; /* while claimed: what is mapped never arrived, and its word is AWAY (early.h) */
+    _Atomic bool early;   /* it is on its way, or has failed: whoever unlocks it looks */
     struct place place; /* while claimed */
 };
 
@@ -46,6 +49,12 @@ int mapping_join(hbm_session *session, const struct arena_grant *grant, int fd, 
 /* Gives back what is left of the hold's locks; the last hold unmaps. The hold may be empty. */
 void mapping_leave(hbm_session *session, struct hold *hold);
 uint64_t mapping_epoch(hbm_session *session);
+
+/* For who looks: AWAY in a forked child, and not where bytes are on their way to what is mapped. */
+static inline uint64_t mapping_word(const hbm_session *session, const struct mapping *mapping)
+{
+    return session->inert ? LOCKWORD_AWAY : mapping->early ? 0 : *mapping->word;
+}
 
 void mapping_claim(hbm_session *session, struct mapping *mapping);
 /* Also serves a RECLAIM that came in the meantime. */

@@ -202,7 +202,7 @@ void hbm_model_buffer(const hbm_model *model, unsigned i, struct hbm_info *ret)
     const struct table_arena *arena = &model->table.arenas[row->arena];
     const struct mapping *mapping = model->holds[row->arena].mapping;
     const char *group = model->table.strings + arena->group;
-    uint64_t word = model->session->inert ? LOCKWORD_AWAY : *mapping->word;
+    uint64_t word = mapping_word(model->session, mapping);
 
     *ret = (struct hbm_info){
         .id = row->buffer,
@@ -275,7 +275,24 @@ int hbm_model_unlock(hbm_model *model, const char *group, void *const *streams, 
     return first;
 }
 
-int hbm_model_lock(hbm_model *model, const char *group, uint32_t timeout_ms)
+/* One after the other; all or nothing. */
+static int lock_holds_on(hbm_model *model, struct hold *const *holds, unsigned n, void *stream, uint32_t timeout_ms)
+{
+    for (unsigned i = 0; i < n; i++) {
+        int error = residency_lock_on(model->session, holds[i], stream, timeout_ms);
+        if (!error)
+            continue;
+        struct error_kept kept;
+        error_keep(&kept);
+        while (i--)
+            residency_unlock(model->session, holds[i], NULL, 0);
+        error_restore(&kept);
+        return error;
+    }
+    return 0;
+}
+
+static int lock(hbm_model *model, const char *group, bool by_stream, void *stream, uint32_t timeout_ms)
 {
     struct hold *const *holds = NULL;
     unsigned n = 0;
@@ -287,9 +304,19 @@ int hbm_model_lock(hbm_model *model, const char *group, uint32_t timeout_ms)
         return error;
     if (group)
         ahead_moves_to(model, holds[0]);
-    error = model_lock_holds(model, holds, n, timeout_ms);
+    error = by_stream ? lock_holds_on(model, holds, n, stream, timeout_ms) : model_lock_holds(model, holds, n, timeout_ms);
     if (!error && group)
         ahead_of(model, holds, n);
     /* Its arenas are none of the next daemon's. */
     return error && model->building && model->session->conn.life != model->life ? model_set_discarded() : error;
+}
+
+int hbm_model_lock(hbm_model *model, const char *group, uint32_t timeout_ms)
+{
+    return lock(model, group, false, NULL, timeout_ms);
+}
+
+int hbm_model_lock_on(hbm_model *model, const char *group, void *stream, uint32_t timeout_ms)
+{
+    return lock(model, group, true, stream, timeout_ms);
 }

@@ -2,6 +2,7 @@
 
 #include <errno.h>
 
+#include "client/lib/early.h"
 #include "client/lib/error.h"
 #include "client/lib/fetch.h"
 
@@ -60,7 +61,10 @@ static int lock_or_mark(hbm_session *session, struct want *want)
 {
     struct mapping *mapping = want->mapping;
     uint32_t got = 0;
+    int failed = early_error(mapping);
 
+    if (failed)
+        return failed;
     for (;;) {
         enum lockword_result result = lockword_lock(mapping->word);
         if (result == LOCKWORD_DONE && ++got == want->locks)
@@ -144,6 +148,47 @@ int residency_lock(hbm_session *session, struct hold *const *holds, unsigned n, 
     return lock_slowly(session, holds, n, timeout_ms);
 }
 
+static int lock_on_slowly(hbm_session *session, struct hold *hold, void *stream, uint32_t timeout_ms)
+{
+    struct want want = {.mapping = hold->mapping, .locks = 1};
+    bool passed = false;
+
+    mapping_claim(session, hold->mapping);
+    int error = lock_or_mark(session, &want);
+    if (!error && !want.away)
+        hold->locks++;
+    else if (!error)
+        error = hold->mapping->place.backend->check_stream(stream);
+    if (!error && want.away)
+        error = early_fetch(session, hold, stream, timeout_ms, &passed);
+    if (!passed)
+        mapping_unclaim(session, hold->mapping);
+    return error;
+}
+
+int residency_lock_on(hbm_session *session, struct hold *hold, void *stream, uint32_t timeout_ms)
+{
+    if (timeout_ms == HBM_FOREVER)
+        return set_error(HBM_E_INVALID, "a stream waits for so long at most, and not for ever");
+    /* Without a thread of its own, whoever waits for the daemon serves it, and might wait for this stream then. */
+    if (!hold->mapping->place.backend->check_stream || session->conn.on_reclaim)
+        return residency_lock(session, &hold, 1, timeout_ms);
+    if (lockword_lock(hold->mapping->word) != LOCKWORD_DONE)
+        return lock_on_slowly(session, hold, stream, timeout_ms);
+    atomic_fetch_add_explicit(&hold->locks, 1, memory_order_relaxed);
+    return 0;
+}
+
+/* Unlocked already: waits for what is on its way. The error if it has not come. */
+static int end_early(hbm_session *session, struct mapping *mapping)
+{
+    mapping_claim(session, mapping);
+    int error = early_error(mapping);
+    early_drop(session, mapping);
+    mapping_unclaim(session, mapping);
+    return error;
+}
+
 static bool take_own(struct hold *hold)
 {
     uint32_t locks = atomic_load_explicit(&hold->locks, memory_order_relaxed);
@@ -179,6 +224,10 @@ int residency_unlock(hbm_session *session, struct hold *hold, void *const *strea
         hold->locks++;
         return error;
     }
+    if (mapping->early)
+        error = end_early(session, mapping);
+    if (error)
+        return error;
     enum lockword_result result = lockword_unlock(mapping->word);
     if (result == LOCKWORD_MISUSE) {
         /* Another thread's safe point has put the locks aside for the moment. */

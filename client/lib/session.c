@@ -6,6 +6,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
+#include "client/lib/early.h"
 #include "client/lib/error.h"
 #include "client/lib/lease.h"
 #include "client/lib/residency.h"
@@ -190,6 +191,8 @@ void hbm_close(hbm_session *session)
     if (!session)
         return;
     free_what_it_gave(session);
+    if (!session->inert)
+        early_end(session);
     /* The thread goes last: it may have to bring the daemon back to hear this. */
     if (!session->inert && session->words && session->conn.state != CONN_DEAD)
         conn_call_again(&session->conn, WIRE_BYE, &request, NULL, &reply, NULL);

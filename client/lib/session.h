@@ -69,6 +69,7 @@ struct hbm_session {
     pthread_cond_t claims; /* a mapping is no longer busy */
     struct mapping *slots[LOCKWORD_SLOTS];
     struct node leases, models, ops;
+    unsigned n_early; /* threads that wait for what was locked by a stream (early.c) */
 };
 
 /* 0, or the error set: NULL, or a forked child's copy. First line of every public call. */

@@ -57,6 +57,10 @@ static struct {
     _Atomic int refuse_resume;   /* error of every RESUME */
     _Atomic unsigned n_devices;  /* "host", "host1", ... */
     _Atomic bool stopping;       /* refuses ATTACH, then goes */
+    _Atomic bool cuda;           /* its device is a GPU */
+    _Atomic bool comes;          /* LOCK_EARLY gives memory without its bytes; ARRIVED is not answered before fake_arrive */
+    int early_fd;
+    _Atomic uint32_t early_slot, arriving; /* arriving: serial of the ARRIVED that waits, 0 none */
     _Atomic unsigned lose;       /* of the leases in a RESUME, the first so many are unknown */
     /* what RESUME said */
     _Atomic unsigned connects, resumes, listed, byes;
@@ -225,6 +229,46 @@ static void fake_lock(const struct packet_header *header, const struct wire_lock
               fds, n);
 }
 
+static void fake_lock_early(const struct packet_header *header, const struct wire_lock_early_request *request)
+{
+    struct wire_lock_early_reply reply = {.coming = fake.comes};
+    unsigned arena = request->slot - 3;
+
+    fake.locks++;
+    if (fake.refuse_lock)
+        return fake_refuse(header, fake.refuse_lock, "the device is full of locked memory");
+    if (fake.comes) {
+        fake.early_fd = memfd_fixed("early", BYTES);
+        fake.early_slot = request->slot;
+    } else {
+        fake.away[arena] = false;
+    }
+    fake_send(&(struct packet_header){.opcode = header->opcode, .serial = header->serial}, &reply, sizeof(reply),
+              fake.comes ? &fake.early_fd : (int[]){fake.fds[arena]}, 1);
+}
+
+/* The bytes are there, or never will be. */
+static void fake_arrive(int error)
+{
+    struct packet_header header = {.opcode = WIRE_ARRIVED, .serial = fake.arriving};
+    unsigned arena = fake.early_slot - 3;
+    struct wire_arrived_reply reply = {0};
+    char bytes[BYTES];
+
+    fake.arriving = 0;
+    if (error) {
+        close(fake.early_fd);
+        fake_refuse(&header, error, "it did not come");
+        return;
+    }
+    MUST(pread(fake.fds[arena], bytes, BYTES, 0) == BYTES);
+    MUST(pwrite(fake.early_fd, bytes, BYTES, 0) == BYTES);
+    close(fake.fds[arena]);
+    fake.fds[arena] = fake.early_fd;
+    fake.away[arena] = false;
+    fake_send(&header, &reply, sizeof(reply), NULL, 0);
+}
+
 /* Answers if told to, then the process dies, and another starts that goes by what the words say. An arena that is
  * mapped nowhere has moved before its client turns round. */
 static void fake_answer(struct packet *packet);
@@ -334,6 +378,13 @@ static void fake_answer(struct packet *packet)
         return fake_model(header, true);
     case WIRE_LOCK:
         return fake_lock(header, (void *)packet->body);
+    case WIRE_LOCK_EARLY:
+        return fake_lock_early(header, (void *)packet->body);
+    case WIRE_ARRIVED:
+        fake.arriving = header->serial;
+        if (!fake.comes)
+            fake_arrive(0);
+        return;
     case WIRE_RELEASED:
         fake.away[((struct wire_released_request *)packet->body)->slot - 3] = true;
         fake_move(((struct wire_released_request *)packet->body)->slot - 3);
@@ -364,6 +415,9 @@ static void fake_answer(struct packet *packet)
         strcpy(reply.device.uuid, "host");
         if (((struct wire_device_request *)packet->body)->index)
             strcpy(reply.device.uuid, "host1");
+        if (fake.cuda)
+            strcpy(reply.device.uuid, "GPU-00000000-0000-0000-0000-000000000000");
+        reply.device.is_cuda = fake.cuda;
         strcpy(reply.device.name, "host memory");
         reply.device.ready = 1;
         break;
