@@ -291,6 +291,28 @@ def test_groups_go_away_and_come_back_at_the_same_address(shared, session):
     assert {name: array.tobytes() for name, array in model.tensors("numpy").items()} == before
 
 
+def test_a_stream_has_its_memory_when_its_work_begins(shared, session):
+    """On the host device there is no stream, and the call returns when the bytes are there."""
+    load_layers(shared, "m", 3)
+    model = session.model("m")
+    before = {name: array.tobytes() for name, array in model.tensors("numpy").items()}
+    model.unlock()
+    session.offload("model:m", "host", force=True).wait(60)
+    model.lock_on("layers.1", 0)
+    model.lock_on(None, 0, timeout=20)
+    assert {name: array.tobytes() for name, array in model.tensors("numpy").items()} == before
+    model.unlock(None)
+    model.unlock("layers.1")
+    put(shared, "w", b"some")
+    buffer = session.attach("w")
+    buffer.unlock()
+    session.offload("w", "disk").wait(60)
+    buffer.lock_on(0)
+    assert bytes(buffer.numpy()) == b"some"
+    with pytest.raises(hbm.Invalid):
+        buffer.lock_on(0, timeout=None)
+
+
 def test_a_checkpoint_is_loaded_once_and_saved_as_it_was(shared, session, tmp_path):
     rows = {"layers.0.w": ("F32", (2, 2), bytes(range(16))), "e": ("U8", (0,), b""), "layers.1.w": ("U8", (3,), b"abc")}
     path = safetensors(tmp_path / "tiny.safetensors", rows, {"format": "pt"})

@@ -111,6 +111,7 @@ _CALLS = {
     "hbm_free": [_HANDLE, c_uint64],
     "hbm_unlock": [_HANDLE, _STREAMS, c_uint],
     "hbm_lock": [_HANDLE, c_uint32],
+    "hbm_lock_on": [_HANDLE, c_void_p, c_uint32],
     "hbm_lock_many": [POINTER(c_void_p), c_uint, c_uint32],
     "hbm_safepoint": [_HANDLE, _STREAMS, c_uint, c_uint32],
     "hbm_publish_begin": [_HANDLE, POINTER(Publish), c_uint32, _OUT, POINTER(c_int)],
@@ -121,6 +122,7 @@ _CALLS = {
     "hbm_model_find": [_HANDLE, c_char_p],
     "hbm_model_unlock": [_HANDLE, c_char_p, _STREAMS, c_uint],
     "hbm_model_lock": [_HANDLE, c_char_p, c_uint32],
+    "hbm_model_lock_on": [_HANDLE, c_char_p, c_void_p, c_uint32],
     "hbm_model_order": [_HANDLE, POINTER(c_char_p), c_uint, c_uint],
     "hbm_model_window": [_HANDLE, c_uint, c_uint],
     "hbm_fill": [_HANDLE, c_int, POINTER(Range), c_uint, _OUT],
@@ -211,10 +213,15 @@ def milliseconds(seconds: float | None) -> int:
     return min(int(seconds * 1000), FOREVER - 1)
 
 
+def stream(value) -> int:
+    """A CUstream handle: an integer, torch's stream (cuda_stream), CuPy's (ptr)."""
+    if isinstance(value, int):
+        return value
+    return value.cuda_stream if hasattr(value, "cuda_stream") else value.ptr
+
+
 def streams(values) -> tuple:
-    """CUstream handles: integers, torch's streams (cuda_stream), CuPy's (ptr)."""
-    handles = [value if isinstance(value, int) else value.cuda_stream if hasattr(value, "cuda_stream") else value.ptr
-               for value in values]
+    handles = [stream(value) for value in values]
     return ((c_void_p * len(handles))(*handles) if handles else None), len(handles)
 
 

@@ -58,6 +58,11 @@ class Buffer:
         """Resident again, at the same address. NoMemory or Timeout leave it unlocked."""
         lib.hbm_lock(self._own().pointer, _c.milliseconds(timeout))
 
+    def lock_on(self, stream, timeout: float = 60.0) -> None:
+        """Locked for the work of that stream, which waits for the bytes: the call does not, where there is a GPU. Where they do not
+        come, unlock() raises what happened, and the work has to be thrown away."""
+        lib.hbm_lock_on(self._own().pointer, _c.stream(stream), _c.milliseconds(timeout))
+
     def unlock(self, *streams) -> None:
         """It may move once the work queued on these streams until now has finished; without any: its work is done.
         Arrays made from it must not be used until it is locked again."""

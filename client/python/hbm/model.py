@@ -59,6 +59,10 @@ class Model(Mapping):
         """One group (None: all) resident again, at the same addresses."""
         lib.hbm_model_lock(self._held().pointer, _c.text(group), _c.milliseconds(timeout))
 
+    def lock_on(self, group: str | None, stream, timeout: float = 60.0) -> None:
+        """One group (None: all), for the work of that stream: see Buffer.lock_on()."""
+        lib.hbm_model_lock_on(self._held().pointer, _c.text(group), _c.stream(stream), _c.milliseconds(timeout))
+
     def unlock(self, group: str | None = None, *streams) -> None:
         """It may move once the work queued on these streams until now has finished; without any: its work is done."""
         lib.hbm_model_unlock(self._held().pointer, _c.text(group), *_c.streams(streams))
