@@ -450,6 +450,8 @@ static void obey(void)
         detach((int)i);
     else if (IS("lock"))
         answer(hbm_lock(leases[i], (uint32_t)number(2)));
+    else if (IS("lockon"))
+        answer(hbm_lock_on(leases[i], NULL, (uint32_t)number(2)));
     else if (IS("lockloop"))
         answer(lock_loop(leases[i], number(2)));
     else if (IS("lockall"))

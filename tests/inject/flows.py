@@ -7,7 +7,7 @@ import signal
 from world import DATA, PATIENCE, Broken
 from conftest import Daemon
 from helpers import OTHER, Child, Client, Program, ProgramError, as_user, hash_of, layers, let_others_in, row_of, safetensors, shards, tier_of
-from wire import IN_PLACE, KEEP, REPLACE, UNLOCKED, WAIT, Refused
+from wire import IN_PLACE, KEEP, LOCK_AWAY, REPLACE, UNLOCKED, WAIT, Refused
 
 NO_THREAD = 1  # to hbm_open
 FLOWS = {}
@@ -82,6 +82,51 @@ def lock_with_a_move(world, struck):
         user.ask("lock", lease, 5000)
         world.seen(user, "sum", lease)
         user.ask("unlock", lease)
+    bring_back(world, "in-device")
+
+
+@flow("owner", "worker", "client")
+def lock_by_a_stream(world, struck):
+    """On a GPU the stream waits, and what did not come is said by the unlock."""
+    user = world.program()
+    user.ask("open", 0)
+    lease, _, _ = user.attach("in-device")
+    user.ask("unlock", lease)
+    with struck() as it:
+        world.daemon.rpc("hbm.offload", {"sel": "in-device", "to": "host"})
+        user.ask("lockon", lease, 5000)
+        it.sum = world.seen(user, "sum", lease)
+        user.ask("unlock", lease)
+    if it.done:
+        world.sums.setdefault("in-device", it.sum)
+        expect(it.sum == world.sums["in-device"], "wrong bytes")
+    bring_back(world, "in-device")
+
+
+@flow("owner", "worker")
+def memory_before_its_bytes(world, struck):
+    def lock_early(say):
+        try:
+            link = Client(world.daemon.socket)
+            link.hello()
+            slot = link.attach("in-device", flags=UNLOCKED)[0]["slot"]
+            link.set_word(slot, LOCK_AWAY)
+            link.call("lock_early", slot=slot, timeout_ms=5000).close()
+            link.call("arrived", slot=slot, timeout_ms=5000)
+            link.send("released", serial=0, slot=slot)
+            say("arrived")
+        except (Refused, ConnectionError) as error:
+            say(error)
+
+    with struck():
+        world.daemon.rpc("hbm.offload", {"sel": "in-device", "to": "host"})
+        other = Child(lock_early)
+        try:
+            words = other.heard(PATIENCE)
+            if words != "arrived":
+                raise ConnectionError(words)
+        finally:
+            other.kill()
     bring_back(world, "in-device")
 
 
