@@ -10,6 +10,7 @@ import pytest
 from conftest import BUILD
 from helpers import (MIB, Client, client_program, ctl_done, ctl_json, ctl_refused, get, hash_of, load_layers, module_daemon, program, put,
                      row_of, safetensors, shared, used)
+from vocab import CODECS_BY_TEXT
 
 VERBS = ["status", "devices", "models", "sessions", "ops", "ls", "config", "events"]
 
@@ -347,3 +348,10 @@ def test_events_after_a_number_are_the_oldest_after_it(shared):
     assert [event["seq"] for event in ctl_json(shared, "events", "--limit", "2")] == numbers[-2:]
     assert ctl_json(shared, "events", "--since", numbers[0], "--limit", "0") == []
     assert int(ctl_done(shared, "events", "--since", numbers[0], "--limit", "1").split()[0]) == numbers[1]
+
+
+def test_help_offers_every_codec_that_there_is(shared):
+    """The table of codecs against the choices that are written out."""
+    for verb in ("compress", "sleep"):
+        offered = re.search(r"--codec ([^] ]+)", ctl_done(shared, "help", verb)).group(1)
+        assert sorted(offered.split("|")) == sorted(set(CODECS_BY_TEXT) - {"raw"})
