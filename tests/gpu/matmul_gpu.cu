@@ -103,7 +103,11 @@ static std::string try_one(unsigned kernel, unsigned dtype, const hbm_encoding &
     std::vector<unsigned char> raw = stored(dtype, w), data = raw;
     if (encoding.codec != HBM_CODEC_RAW) {
         hbm_receipt receipt;
-        codec_job job = {raw.data(), nullptr, nullptr, scale.data(), {s.n, s.k}, 2, dtype, encoding};
+        codec_job job = {};
+
+        job.raw_in = raw.data(), job.scale = scale.data();
+        job.dims[0] = s.n, job.dims[1] = s.k, job.rank = 2;
+        job.dtype = dtype, job.encoding = encoding;
 
         hbm_encoding_units(&encoding, job.dims, 2, &units);
         codes.resize(w.size());
