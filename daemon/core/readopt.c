@@ -100,20 +100,30 @@ static void put_leases_without_arena(struct core *core)
                 ledger_put_lease(core, list_entry(inner, struct lease, node));
 }
 
+/* While all models are there still. */
+static void free_unlisted(struct core *core)
+{
+    list_for_each (node, &core->buffers) {
+        struct buffer *buffer = list_entry(node, struct buffer, node);
+        if (!buffer->model || !list_empty(&buffer->model_node))
+            continue;
+        log_warning("ledger: the model of %s does not list it: it is a buffer of its own",
+                    buffer->name ? buffer->name : "an unnamed buffer");
+        if (!buffer->parent)
+            buffer->model->n_buffer_leases -= buffer->n_leases + (buffer->scale ? buffer->scale->n_leases : 0);
+        buffer->model = NULL;
+        buffer->keep = true;
+        ledger_put_buffer(core, buffer);
+    }
+}
+
 /* What was kept by nothing but what did not come back, and arenas that no buffer came back for. */
 static void release_unkept(struct core *core, struct rows rows)
 {
+    free_unlisted(core);
     for (size_t i = 0; i < rows.n; i++) {
         struct buffer *buffer = rows.at[i].type == LEDGER_BUFFER ? buffer_get(core, rows.at[i].id) : NULL;
         struct model *model = rows.at[i].type == LEDGER_MODEL ? model_get(core, rows.at[i].id) : NULL;
-        if (buffer && buffer->model && list_empty(&buffer->model_node)) {
-            log_warning("ledger: the model of %s does not list it: it is a buffer of its own",
-                        buffer->name ? buffer->name : "an unnamed buffer");
-            buffer->model->n_buffer_leases -= buffer->n_leases + (buffer->scale ? buffer->scale->n_leases : 0);
-            buffer->model = NULL;
-            buffer->keep = true;
-            ledger_put_buffer(core, buffer);
-        }
         if (buffer)
             buffer_release(buffer);
         if (model)
