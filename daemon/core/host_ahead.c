@@ -12,10 +12,12 @@
 #include "daemon/core/room.h"
 #include "proto/errors.h"
 
-#define PIECES_MAX 128u                  /* of a device: each is an fd of ours */
-#define PIECE_MAX ((uint64_t)1024 << 20) /* a larger one would be pinned at one go, and nobody could stop it */
-#define LOOK_MAX 512u                    /* arenas that are looked at: those that would leave first */
-#define SETTLE_MS 100                    /* a model's groups come one by one */
+#define PIECES_MAX 128u /* of a device: each is an fd of ours */
+/* Pinned at one go: one of 16 MiB held another process's CUDA calls up for 31 ms at most, one of 64 MiB for 79, one
+ * of 256 MiB for 231 (H200, driver 580.159.04, 2026-11-30; pin_bench). */
+#define PIECE_MAX ((uint64_t)32 << 20)
+#define LOOK_MAX 512u /* arenas that are looked at: those that would leave first */
+#define SETTLE_MS 100 /* a model's groups come one by one */
 #define REST_MIN_MS 10
 #define SURPLUS_MS 60000
 #define RETRY_MS 1000
