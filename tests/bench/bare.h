@@ -62,6 +62,8 @@ static inline void bare_make(const struct bare *bare, struct bare_side *side, si
             perror("memory to copy"), exit(1);
     }
     bare_noise(side->host, size);
+    if (bare->driver) /* a copy down brings the same back */
+        driver_must(bare->driver->copy_to_device(side->device, side->host, size), "cuMemcpyHtoD");
 }
 
 static inline void bare_drop(const struct bare *bare, struct bare_side *side)

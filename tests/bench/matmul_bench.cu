@@ -71,8 +71,9 @@ static void row(const std::string &what, const char *unit, double ours, double b
 {
     char text[400];
 
-    snprintf(text, sizeof(text), "{\"what\": \"matmul %s\", \"unit\": \"%s\", \"ours\": %.4g", what.c_str(), unit,
-             ours);
+    snprintf(text, sizeof(text),
+             "{\"what\": \"matmul %s\", \"unit\": \"%s\", \"ours\": %.4g, \"low\": %.4g, \"high\": %.4g",
+             what.c_str(), unit, ours, ours, ours);
     rows += text;
     if (beside > 0) {
         snprintf(text, sizeof(text), ", \"beside\": %.4g, \"beside_what\": \"%s\", \"ratio\": %.4g", beside,
