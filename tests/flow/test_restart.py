@@ -336,7 +336,7 @@ def test_moves_that_wait_in_a_full_store_leave_room_for_sessions(make_daemon):
 
         def stands():
             running = [op for op in daemon.rpc("hbm.ops") if op["op"] in moves and op["state"] == "running"]
-            return daemon.rpc("hbm.devices")[0]["tiers"][1]["used"] == 4 * granule * len(running)
+            return used(daemon, "host") == 4 * granule * len(running)
 
         daemon.wait_for(stands)
         with Client(daemon.socket) as other:
