@@ -54,7 +54,7 @@ static inline void bench_must(int error, const char *what)
 
 enum bench_aim {
     BENCH_NO_AIM,
-    BENCH_RATIO_AT_MOST,  /* ours / beside */
+    BENCH_RATIO_AT_MOST, /* ours / beside */
     BENCH_RATIO_AT_LEAST,
     BENCH_OURS_AT_MOST,
 };
@@ -62,7 +62,7 @@ enum bench_aim {
 struct bench_row {
     const char *what;
     const char *unit;
-    double ours, low, high; /* the median (or the quantile named), and the spread: 5th and 95th percentile */
+    double ours, low, high;  /* the median (or the quantile named), and the spread: 5th and 95th percentile */
     const char *beside_what; /* NULL: nothing beside it */
     double beside;
     enum bench_aim aim;
@@ -82,10 +82,11 @@ static inline void bench_print(const struct bench_row *row)
         ok = ratio >= row->bound;
     else if (row->aim == BENCH_OURS_AT_MOST)
         ok = row->ours <= row->bound;
-    printf("{\"what\": \"%s\", \"unit\": \"%s\", \"ours\": %.6g, \"low\": %.6g, \"high\": %.6g, ", row->what, row->unit,
-           row->ours, row->low, row->high);
+    printf("{\"what\": \"%s\", \"unit\": \"%s\", \"ours\": %.6g, \"low\": %.6g, \"high\": %.6g, ", row->what,
+           row->unit, row->ours, row->low, row->high);
     if (row->beside_what)
-        printf("\"beside\": %.6g, \"beside_what\": \"%s\", \"ratio\": %.4g, ", row->beside, row->beside_what, ratio);
+        printf("\"beside\": %.6g, \"beside_what\": \"%s\", \"ratio\": %.4g, ", row->beside, row->beside_what,
+               ratio);
     if (row->aim != BENCH_NO_AIM) {
         char aim[32];
         snprintf(aim, sizeof(aim), aims[row->aim], row->bound);
@@ -133,7 +134,8 @@ static inline bool bench_on_gpu(hbm_session *session)
 /* A kept buffer of that name and size, unleased. */
 static inline void bench_make(hbm_session *session, const char *name, uint64_t size)
 {
-    struct hbm_spec spec = {.size = size, .dtype = HBM_U8, .name = name, .flags = HBM_KEEP, .device = HBM_DEVICE_ANY};
+    struct hbm_spec spec = {
+        .size = size, .dtype = HBM_U8, .name = name, .flags = HBM_KEEP, .device = HBM_DEVICE_ANY};
     hbm_lease *lease = NULL;
 
     bench_must(hbm_alloc(session, &spec, &lease), "hbm_alloc");
@@ -149,4 +151,24 @@ static inline void bench_drop(hbm_session *session, const char *name)
     hbm_lease_info(lease, &info);
     bench_must(hbm_detach(lease), "hbm_detach");
     bench_must(hbm_free(session, info.id), "hbm_free");
+}
+
+/* A model of n layers of that size, named and grouped as `groups` is filled: under construction, to be filled, at
+ * most 128. */
+static inline hbm_model *bench_layers(hbm_session *session, const char *name, char (*groups)[16], unsigned n,
+                                      uint64_t size)
+{
+    struct hbm_publish_buffer rows[128];
+    struct hbm_publish spec = {
+        .name = name, .device = HBM_DEVICE_ANY, .flags = HBM_REPLACE, .buffers = rows, .n_buffers = n};
+    hbm_model *model;
+    int must_build;
+
+    for (unsigned i = 0; i < n; i++) {
+        snprintf(groups[i], sizeof(groups[i]), "layers.%u", i);
+        rows[i] = (struct hbm_publish_buffer){
+            .name = groups[i], .group = groups[i], .dtype = HBM_U8, .rank = 1, .dims = {size}};
+    }
+    bench_must(hbm_publish_begin(session, &spec, HBM_FOREVER, &model, &must_build), "hbm_publish_begin");
+    return model;
 }

@@ -51,17 +51,7 @@ static void fill(void *bytes, int value, size_t size)
 
 static void publish(size_t layer)
 {
-    struct hbm_publish_buffer rows[LAYERS];
-    struct hbm_publish spec = {
-        .name = NAME, .device = HBM_DEVICE_ANY, .flags = HBM_REPLACE, .buffers = rows, .n_buffers = LAYERS};
-    int must_build;
-
-    for (unsigned i = 0; i < LAYERS; i++) {
-        snprintf(groups[i], sizeof(groups[i]), "layers.%u", i);
-        rows[i] = (struct hbm_publish_buffer){
-            .name = groups[i], .group = groups[i], .dtype = HBM_U8, .rank = 1, .dims = {layer}};
-    }
-    bench_must(hbm_publish_begin(session, &spec, HBM_FOREVER, &model, &must_build), "hbm_publish_begin");
+    model = bench_layers(session, NAME, groups, LAYERS, layer);
     for (unsigned i = 0; i < LAYERS; i++) {
         struct hbm_info info;
         hbm_model_buffer(model, i, &info);
