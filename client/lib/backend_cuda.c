@@ -116,8 +116,9 @@ static int vmm_reserve(struct place *place)
     return 0;
 }
 
-/* Mapping host memory for the CPU as well takes 19 ms a GiB more, and 16 more to unmap it (H200, driver 580.159): no live
- * move should wait for that. Copies from and to it go over the GPU all the same. */
+/* A live move's reader stood still for 36.7 ms a GiB where host memory was mapped for the CPU as well, for 13.1
+ * where it is not (H200, driver 580.159.04, 2026-11-30; live_bench). Copies from and to it go over the GPU all the
+ * same. */
 static CUresult set_access(const struct cuda_driver *cuda, const struct place *place, bool cpu)
 {
     CUmemAccessDesc access[3] = {place->cuda->access[0], place->cuda->access[1]};
