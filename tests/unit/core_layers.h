@@ -15,12 +15,18 @@ static inline struct buffer *layer(unsigned i)
     return named(&w, name);
 }
 
-/* Groups on the device, as "01--". */
+/* Groups on the device, of so many, as "01--". */
+static inline const char *there_of(unsigned groups)
+{
+    static char text[16];
+
+    for (unsigned i = 0; i < groups; i++)
+        text[i] = arena_tier(layer(i)->arena) == HBM_TIER_DEVICE ? (char)('0' + i) : '-';
+    text[groups] = 0;
+    return text;
+}
+
 static inline const char *there(void)
 {
-    static char text[LAYERS + 1];
-
-    for (unsigned i = 0; i < LAYERS; i++)
-        text[i] = arena_tier(layer(i)->arena) == HBM_TIER_DEVICE ? (char)('0' + i) : '-';
-    return text;
+    return there_of(LAYERS);
 }

@@ -4,16 +4,13 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/eventfd.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include "daemon/core/ledger_internal.h"
-#include "proto/memfd.h"
 
 /* ---- The file ---- */
 
@@ -58,6 +55,7 @@ struct moment {
 };
 
 static struct moment moments[64];
+
 static size_t n_moments;
 
 static void remember(void)
@@ -300,163 +298,6 @@ static void rows_that_the_file_could_not_take_are_written_later(void **state)
     world_check_books(&w);
 }
 
-/* ---- The store ---- */
-
-static void memory_that_did_not_come_back_is_lost_by_name(void **state)
-{
-    char prefix[STORE_NAME_MAX];
-    (void)state;
-    make_kept(&w, "gone", 64, 256);
-    make_kept(&w, "here", 64, 256);
-    fill(named(&w, "here"), 2);
-    extent_store_name(named(&w, "gone")->arena->extent, prefix);
-    world_crash(&w);
-    world_lose(&w, prefix);
-    assert_int_equal(world_come_back(&w), 0);
-    assert_int_equal(w.core->counters.lost, 1);
-    assert_true(named(&w, "gone")->arena->extent->lost);
-    assert_true(is_filled(named(&w, "here"), 2));
-    const struct event *event = event_get(&w.core->events, w.core->events.next - 1);
-    assert_string_equal(event->what, "arena.lost");
-    assert_string_equal(event->name, "gone");
-    struct ask *question = ask(&w, alice, NULL);
-    verb_offload(w.core, &question->call, "gone", HBM_TIER_HOST, false);
-    assert_int_equal(op_of(&w, question)->error, HBM_E_LOST);
-    question = ask(&w, alice, NULL);
-    verb_free(w.core, &question->call, named(&w, "gone")->id);
-    assert_int_equal(error_of(&w, question), 0);
-    world_check_books(&w);
-}
-
-static void what_was_encrypted_with_another_key_is_lost_by_name(void **state)
-{
-    (void)state;
-    make_kept(&w, "spilled", 64, 256);
-    make_kept(&w, "here", 64, 256);
-    offload(&w, "spilled", HBM_TIER_DISK, true);
-    assert_int_equal(world_restart(&w), 0);
-    assert_false(named(&w, "spilled")->arena->extent->lost);
-    world_crash(&w);
-    w.spill_key++;
-    assert_int_equal(world_come_back(&w), 0);
-    assert_int_equal(w.core->counters.lost, 1);
-    assert_true(named(&w, "spilled")->arena->extent->lost);
-    assert_false(named(&w, "here")->arena->extent->lost);
-    assert_int_equal(w.device->used[HBM_TIER_DISK], 0);
-    world_check_books(&w);
-}
-
-/* What is kept under that name is exchanged for fd. */
-static void swap(const char *prefix, int fd)
-{
-    struct kept *kept = world_kept(&w, prefix);
-
-    assert_non_null(kept);
-    close(kept->fd);
-    kept->fd = fd;
-}
-
-static void an_fd_that_is_not_what_its_name_says_is_lost_and_not_used(void **state)
-{
-    char name[STORE_NAME_MAX];
-    const int wrong[] = {eventfd(0, EFD_CLOEXEC), memfd_fixed("too small", 4096), memfd_fixed("too large", MIB),
-                         open("/dev/null", O_RDWR | O_CLOEXEC)};
-    (void)state;
-    for (size_t i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++) {
-        make_kept(&w, "w", 64, 256);
-        extent_store_name(named(&w, "w")->arena->extent, name);
-        world_crash(&w);
-        swap(name, wrong[i]);
-        assert_int_equal(world_come_back(&w), 0);
-        assert_true(named(&w, "w")->arena->extent->lost);
-        assert_int_equal(w.core->counters.lost, 1);
-        assert_null(world_kept(&w, name));
-        world_check_books(&w);
-        struct ask *question = ask(&w, alice, NULL);
-        verb_free(w.core, &question->call, named(&w, "w")->id);
-        assert_int_equal(error_of(&w, question), 0);
-    }
-}
-
-static void a_session_whose_pidfd_or_page_is_something_else_is_given_up(void **state)
-{
-    static const char *const prefixes[] = {"p-", "s-"};
-    (void)state;
-    make_kept(&w, "w", 8, 8);
-    for (unsigned i = 0; i < 2; i++) {
-        attach(&w, client(&w, alice), "w", HBM_RO);
-        world_crash(&w);
-        swap(prefixes[i], memfd_fixed("too small", 512));
-        assert_int_equal(world_come_back(&w), 0);
-        assert_int_equal(w.core->n_sessions, 0);
-        assert_int_equal(named(&w, "w")->n_leases, 0);
-        world_check_books(&w);
-    }
-}
-
-static void metadata_that_is_something_else_is_none(void **state)
-{
-    (void)state;
-    make_model(&w, "m", 1);
-    world_crash(&w);
-    swap("m-", memfd_sealed("another", "shorter", 7));
-    assert_int_equal(world_come_back(&w), 0);
-    const struct model *model = names_find(&w.core->model_names, alice.owner, "m");
-    assert_int_equal(model->metadata_bytes, 0);
-    assert_int_equal(model->metadata_fd, -1);
-}
-
-static void fds_that_no_row_names_are_left_to_the_caller(void **state)
-{
-    (void)state;
-    make_kept(&w, "w", 8, 8);
-    world_crash(&w);
-    struct kept *stray = calloc(1, sizeof(*stray));
-    snprintf(stray->name, sizeof(stray->name), "x-0123456789abcdef-0-4096");
-    stray->fd = openat(w.dir_fd, "ledger", O_RDONLY | O_CLOEXEC);
-    list_append(&w.store, &stray->node);
-    assert_int_equal(world_come_back(&w), 0);
-    assert_null(world_kept(&w, "x-0123456789abcdef"));
-    assert_non_null(world_kept(&w, "x-"));
-    world_check_books(&w);
-}
-
-static void a_device_that_is_not_configured_any_more_loses_its_arenas(void **state)
-{
-    (void)state;
-    make_kept(&w, "w", 8, 8);
-    world_crash(&w);
-    w.device_name = "another";
-    assert_int_equal(world_come_back(&w), 0);
-    assert_int_equal(w.core->counters.lost, 1);
-    assert_true(named(&w, "w")->arena->extent->lost);
-    assert_int_equal(named(&w, "w")->arena->device->state, DEVICE_FAILED);
-    /* When it is back, nothing was lost. */
-    w.device_name = "host";
-    assert_int_equal(world_restart(&w), 0);
-    assert_false(named(&w, "w")->arena->extent->lost);
-    assert_int_equal(w.core->counters.lost, 0);
-}
-
-static void a_session_without_its_pidfd_is_given_up(void **state)
-{
-    (void)state;
-    make_kept(&w, "w", 8, 8);
-    struct session *session = client(&w, alice);
-    attach(&w, session, "w", HBM_RO);
-    make_buffer(&w, session, "mine", 8, 8, 0); /* kept by its lease alone */
-    world_crash(&w);
-    world_lose(&w, "p-");
-    assert_int_equal(world_come_back(&w), 0);
-    assert_int_equal(w.core->n_sessions, 0);
-    assert_int_equal(w.core->n_leases, 0);
-    assert_int_equal(w.core->n_buffers, 1);
-    assert_int_equal(named(&w, "w")->n_leases, 0);
-    world_check_books(&w);
-}
-
-/* ---- Coming back ---- */
-
 static void two_restarts_in_a_row_change_nothing(void **state)
 {
     (void)state;
@@ -471,119 +312,6 @@ static void two_restarts_in_a_row_change_nothing(void **state)
         world_check_books(&w);
     }
     free(before);
-}
-
-static void after_a_restart_everything_goes_on(void **state)
-{
-    (void)state;
-    make_model(&w, "m", 2);
-    compress(&w, "m/layer.0.w", HBM_CODEC_INT8);
-    offload(&w, "m/layer.1.w", HBM_TIER_DISK, true);
-    assert_int_equal(world_restart(&w), 0);
-    assert_int_equal(restore(&w, "model:m")->state, WIRE_OP_DONE);
-    struct ask *question = ask(&w, alice, NULL);
-    verb_decompress(w.core, &question->call, "m/layer.0.w");
-    assert_int_equal(op_of(&w, question)->state, WIRE_OP_DONE);
-    assert_true(is_filled(named(&w, "m/layer.0.w"), 1));
-    assert_true(is_filled(named(&w, "m/layer.1.w"), 3));
-    struct session *session = client(&w, alice);
-    detach(&w, attach(&w, session, "m/layer.1.b", HBM_RO));
-    question = ask(&w, alice, NULL);
-    session_gone(session, true, "bye");
-    verb_rm(w.core, &question->call, "m");
-    assert_int_equal(error_of(&w, question), 0);
-    assert_int_equal(w.core->n_buffers, 0);
-    assert_null(world_kept(&w, "m-"));
-    assert_null(world_kept(&w, "x-"));
-    world_check_books(&w);
-}
-
-static void ids_mean_the_same_thing_or_nothing_after_a_restart(void **state)
-{
-    (void)state;
-    uint64_t old[40], n = 0;
-    make_kept(&w, "stays", 8, 8);
-    uint64_t stays = named(&w, "stays")->id;
-    for (unsigned life = 0; life < 4; life++) {
-        for (unsigned i = 0; i < 10; i++) {
-            struct buffer *buffer = make_kept(&w, "goes", 8, 8);
-            old[n++] = buffer->id;
-            struct ask *question = ask(&w, alice, NULL);
-            verb_free(w.core, &question->call, buffer->id);
-            assert_int_equal(error_of(&w, question), 0);
-        }
-        assert_int_equal(world_restart(&w), 0);
-        assert_ptr_equal(buffer_get(w.core, stays), named(&w, "stays"));
-        /* Many new ones, in all the slots that there were: none answers to an old id. */
-        char name[16];
-        for (unsigned i = 0; i < 100; i++) {
-            snprintf(name, sizeof(name), "n%u.%u", life, i);
-            make_kept(&w, name, 1, 1);
-        }
-        for (unsigned i = 0; i < n; i++)
-            assert_null(buffer_get(w.core, old[i]));
-        struct ask *question = ask(&w, alice, NULL);
-        verb_free_sel(w.core, &question->call, "n*");
-        op_of(&w, question);
-    }
-}
-
-static void an_empty_ledger_begins_another_epoch(void **state)
-{
-    (void)state;
-    struct buffer *buffer = make_kept(&w, "w", 8, 8);
-    uint64_t id = buffer->id;
-    struct ask *question = ask(&w, alice, NULL);
-    verb_free(w.core, &question->call, id);
-    assert_int_equal(error_of(&w, question), 0);
-    uint16_t epoch = w.core->ids.epoch;
-    assert_int_equal(world_restart(&w), 0);
-    assert_int_not_equal(w.core->ids.epoch, epoch);
-    make_kept(&w, "again", 8, 8);
-    epoch = w.core->ids.epoch;
-    assert_int_equal(world_restart(&w), 0);
-    assert_int_equal(w.core->ids.epoch, epoch);
-    named(&w, "again");
-}
-
-static void a_quarantined_session_is_so_after_a_restart(void **state)
-{
-    (void)state;
-    make_kept(&w, "w", 8, 8);
-    struct session *session = client(&w, alice);
-    attach(&w, session, "w", HBM_RW);
-    session_gone(session, false, "killed");
-    uint64_t id = session->id;
-    assert_int_equal(world_restart(&w), 0);
-    session = session_get(w.core, id);
-    assert_int_equal(session->state, SESSION_QUARANTINED);
-    assert_int_equal(w.core->n_quarantined, 1);
-    session_process_ended(session);
-    world_pass(&w, 5);
-    assert_null(session_get(w.core, id));
-    assert_int_equal(w.core->n_quarantined, 0);
-    assert_int_equal(named(&w, "w")->n_leases, 0);
-    world_check_books(&w);
-}
-
-static void the_residency_words_say_who_is_away(void **state)
-{
-    (void)state;
-    make_kept(&w, "a", 8, 8);
-    make_kept(&w, "b", 8, 8);
-    struct session *session = client(&w, alice);
-    uint64_t a = attach(&w, session, "a", HBM_RO)->id, b = attach(&w, session, "b", HBM_RO)->id;
-    _Atomic uint64_t *word = &session->words[lease_get(w.core, a)->mappings[0]->slot];
-    lockword_request(word);
-    assert_true(lockword_try_release(word)); /* and its RELEASED is lost with the daemon */
-    lockword_request(&session->words[lease_get(w.core, b)->mappings[0]->slot]);
-    assert_int_equal(world_restart(&w), 0);
-    assert_false(lease_get(w.core, a)->mappings[0]->present);
-    const struct mapping *mapping = lease_get(w.core, b)->mappings[0];
-    assert_true(mapping->present);
-    assert_false(atomic_load(&mapping->session->words[mapping->slot]) & LOCKWORD_RECLAIM);
-    assert_int_equal(offload(&w, "a", HBM_TIER_HOST, false)->state, WIRE_OP_DONE);
-    world_check_books(&w);
 }
 
 /* ---- Size and trouble ---- */
@@ -634,20 +362,7 @@ int core_ledger_cases(void)
         CASE(a_file_that_is_no_ledger_is_set_aside),
         CASE(records_of_an_unknown_kind_are_carried_along),
         CASE(rows_that_the_file_could_not_take_are_written_later),
-        CASE(memory_that_did_not_come_back_is_lost_by_name),
-        CASE(what_was_encrypted_with_another_key_is_lost_by_name),
-        CASE(an_fd_that_is_not_what_its_name_says_is_lost_and_not_used),
-        CASE(a_session_whose_pidfd_or_page_is_something_else_is_given_up),
-        CASE(metadata_that_is_something_else_is_none),
-        CASE(fds_that_no_row_names_are_left_to_the_caller),
-        CASE(a_device_that_is_not_configured_any_more_loses_its_arenas),
-        CASE(a_session_without_its_pidfd_is_given_up),
         CASE(two_restarts_in_a_row_change_nothing),
-        CASE(after_a_restart_everything_goes_on),
-        CASE(ids_mean_the_same_thing_or_nothing_after_a_restart),
-        CASE(an_empty_ledger_begins_another_epoch),
-        CASE(a_quarantined_session_is_so_after_a_restart),
-        CASE(the_residency_words_say_who_is_away),
         CASE(the_ledger_is_compacted_when_it_is_mostly_past),
         CASE(a_compaction_that_was_cut_short_leaves_the_old_ledger),
     };
