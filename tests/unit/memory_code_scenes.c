@@ -1,0 +1,107 @@
+/* What is encoded, read whole, or found again by the next owner. */
+#include "memory_scenes.h"
+
+#include <errno.h>
+#include <stdlib.h>
+
+static void compresses(void)
+{
+    struct compress_args args = {.sel = "m/*", .encoding = {.codec = HBM_CODEC_INT8, .granularity = 0xff}};
+
+    if (!OP(verb_compress, &args))
+        OP(verb_decompress, "m/*");
+    args = (struct compress_args){.sel = "w", .encoding = {.codec = HBM_CODEC_BF16}};
+    OP(verb_compress, &args);
+}
+
+static void parks(void)
+{
+    struct compress_args args = {
+        .sel = "*", .mode = WIRE_MODE_PARK, .encoding = {.codec = HBM_CODEC_INT8, .granularity = 0xff}};
+    const struct parking park = {.encoding = {.codec = HBM_CODEC_BF16}};
+    struct lease *lease;
+
+    int error = OP(verb_compress, &args);
+    OP(verb_offload, "w", HBM_TIER_DISK, true);
+    attach_to(bob, stranger, "~1000/w", HBM_RO, &lease);
+    OP(verb_sleep, "m", HBM_TIER_HOST, &park);
+    OP(verb_hash, "*");
+    OP(verb_offload, "m/*", HBM_TIER_DISK, true);
+    OP(verb_restore, "w");
+    if (!error)
+        OP(verb_decompress, "w");
+}
+
+static void compresses_copies(void)
+{
+    struct compress_args args = {.sel = "w",
+                                 .as = "copy",
+                                 .mode = WIRE_MODE_COPY,
+                                 .encoding = {.codec = HBM_CODEC_INT8, .granularity = 0xff}};
+
+    OP(verb_compress, &args);
+    args = (struct compress_args){.sel = "m/*", .mode = WIRE_MODE_COPY, .encoding = {.codec = HBM_CODEC_BF16}};
+    OP(verb_compress, &args);
+}
+
+static void hashes(void)
+{
+    OP(verb_hash, "*");
+}
+
+static void writes_and_reads_a_file(void)
+{
+    static const char *const names[] = {"w", "coded", "spilled"};
+    struct wire_range ranges[3];
+
+    for (unsigned i = 0; i < 3; i++)
+        ranges[i] = (struct wire_range){named(&w, names[i])->id, 0, i * 4096, 4096};
+    if (!OP(verb_transfer, file, ranges, 3, true))
+        OP(verb_transfer, file, ranges, 1, false);
+}
+
+static void starts_again(void)
+{
+    fault.held = true;
+    attach(&w, reader, "w", HBM_RW);
+    attach(&w, other, "m/layer.0.w", HBM_RO);
+    char *before = world_picture(&w);
+    world_crash(&w);
+    world_start(&w);
+    fault.held = false;
+    int error = world_take_over(&w);
+    fault.held = true;
+    if (error) { /* the owner ends, and is started again */
+        assert_int_equal(error, -ENOMEM);
+        assert_true(fault.struck);
+        world_crash(&w);
+        assert_int_equal(world_come_back(&w), 0);
+    }
+    char *after = world_picture(&w);
+    assert_string_equal(after, before);
+    free(before);
+    free(after);
+}
+
+static void starts_again_with_what_is_parked(void)
+{
+    struct compress_args args = {.sel = "away", .mode = WIRE_MODE_PARK, .encoding = {.codec = HBM_CODEC_BF16}};
+
+    fault.held = true;
+    restore(&w, "away");
+    OP(verb_compress, &args);
+    offload(&w, "away", HBM_TIER_HOST, true);
+    assert_non_null(buffer_packed(named(&w, "away")));
+    starts_again();
+}
+
+const struct scene memory_code_scenes[] = {
+    SCENE(compresses),
+    SCENE(compresses_copies),
+    SCENE(parks),
+    SCENE(hashes),
+    SCENE(writes_and_reads_a_file),
+    SCENE(starts_again),
+    SCENE(starts_again_with_what_is_parked),
+    {0},
+};
