@@ -8,7 +8,7 @@ import pytest
 
 from conftest import ROOT
 from helpers import ctl_done, ctl_refused, events, get, host_only, load_layers, put, settled, sweep
-from test_resume import Holder, back, binary, killed, resumed  # noqa: F401 (a fixture)
+from resuming import Holder, back, binary, killed, resumed  # noqa: F401 (a fixture)
 
 DATA = bytes(range(256)) * 4000
 

@@ -11,7 +11,7 @@ from helpers import (MIB, Client, Program, client, client_program, ctl_done, ctl
                      load_layers, module_daemon, program, put, row_of, settled, shared, sweep, tier_of, used)
 from test_faults_worker import Faulty
 from test_prefetch import stopped_worker
-from test_resume import back
+from resuming import back
 from wire import IN_PLACE, KEEP, LIVE, LOCK_RECLAIM, RO, UNLOCKED
 
 HOST = 1

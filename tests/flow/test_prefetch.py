@@ -10,7 +10,7 @@ from conftest import Daemon
 from helpers import (MIB, Program, client, client_program, ctl_done, ctl_json, ctl_refused, fails, hash_of, host_only,
                      load_layers, module_daemon, program, put, serves, settled, shared, sweep, used)
 from test_faults_worker import Faulty
-from test_resume import back
+from resuming import back
 from wire import RO, UNLOCKED
 
 LAYER = MIB // 4  # elements of 1 MiB

@@ -12,7 +12,7 @@ from helpers import (MIB, Program, ProgramError, child, client_program, ctl_done
                      host_only, load_layers, program, put, root_only, settled, shared, module_daemon, spill_fds, sweep, tier_of, used)
 from test_faults_worker import Faulty
 from test_prefetch import stopped_worker
-from test_resume import back
+from resuming import back
 from wire import KEEP, UNLOCKED
 
 SMALL = ("device_bytes = 8MiB\nhost_bytes = 16MiB\ndisk_bytes = 64MiB\nmemory_wait_seconds = 30\n")

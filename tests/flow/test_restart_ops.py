@@ -8,7 +8,7 @@ import pytest
 
 from conftest import BUILD, DEVICE
 from helpers import ctl_done, get, hash_of, load_layers, put, row_of, settled, sweep, tier_of, used
-from test_resume import Holder, back, binary, killed, resumed  # noqa: F401 (a fixture)
+from resuming import Holder, back, binary, killed, resumed  # noqa: F401 (a fixture)
 
 DATA = bytes(range(256)) * 4000
 

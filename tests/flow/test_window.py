@@ -3,7 +3,7 @@ from helpers import (Program, client, client_program, ctl_done, ctl_refused, fai
                      shared, sweep, used)
 from test_faults_worker import Faulty
 from test_prefetch import LAYER, stopped_worker, tiers, waits
-from test_resume import back
+from resuming import back
 from wire import FORCE, UNLOCKED
 
 OFF = 0xffffffff
