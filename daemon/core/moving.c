@@ -49,7 +49,7 @@ void op_row_show(struct op_row *row, const struct buffer *buffer)
 
 void op_row_begin(struct op_row *row, const struct buffer *buffer, const struct principal *who)
 {
-    *row = (struct op_row){.buffer = buffer->id};
+    row->buffer = buffer->id;
     if (who)
         buffer_name_for(buffer, who, row->name, sizeof(row->name));
     else
@@ -194,7 +194,8 @@ struct op *moving_run(struct moving *moving, const char *verb, const struct prin
         return NULL;
     }
     struct core *core = moving->core;
-    struct op *op = op_new(core, verb, who, session, moving->n_rows, error, detail);
+    struct op *op =
+        op_of_rows(core, verb, who, session, TAKE_PTR(moving->rows), moving->n_rows, error, detail);
     if (!op) {
         moving_free(moving);
         return NULL;
@@ -202,7 +203,6 @@ struct op *moving_run(struct moving *moving, const char *verb, const struct prin
     uint64_t id = op->id;
     op->quiet = moving->quiet;
     moving->yielded.ready = yielded;
-    memcpy(op->rows, moving->rows, moving->n_rows * sizeof(*moving->rows));
     op->state_of_verb = moving;
     op->cancel = cancel_moving;
     op->clear = clear_moving;
@@ -284,6 +284,12 @@ size_t arena_count_buffers(const struct arena *arena)
     return n;
 }
 
+static void arenas_add(struct arenas *arenas, struct arena *arena)
+{
+    if (!arenas->n || arenas->at[arenas->n - 1] != arena)
+        arenas->at[arenas->n++] = arena;
+}
+
 int arenas_of(const struct selection *selection, struct arenas *arenas, char *detail)
 {
     size_t n = 0;
@@ -295,9 +301,9 @@ int arenas_of(const struct selection *selection, struct arenas *arenas, char *de
         return HBM_E_NO_MEMORY;
     }
     for (size_t i = 0; i < selection->n; i++)
-        arenas->at[i] = selection->buffers[i]->arena;
-    qsort(arenas->at, selection->n, sizeof(*arenas->at), compare_arenas);
-    for (size_t i = 0; i < selection->n; i++)
+        arenas_add(arenas, selection->buffers[i]->arena); /* a group's lie side by side: most are met here */
+    qsort(arenas->at, arenas->n, sizeof(*arenas->at), compare_arenas);
+    for (size_t i = 0; i < arenas->n; i++)
         if (!n || arenas->at[n - 1] != arenas->at[i])
             arenas->at[n++] = arenas->at[i];
     arenas->n = n;

@@ -10,7 +10,7 @@ struct moving {
     struct core *core;
     uint64_t op;
     struct transition transition; /* plans: room for as many as moving_new was told; n counts those filled */
-    struct op_row *rows;          /* likewise */
+    struct op_row *rows;          /* likewise; the op's from moving_run on */
     size_t n_rows;
     bool quiet;              /* as the op's */
     struct arena_wait yielded; /* own: until a move of the daemon's own has given way */
@@ -43,7 +43,7 @@ struct moving *moving_arenas_as(struct core *core, const struct principal *who, 
 
 /* What a fill of NULL does. */
 void moving_fill_rows(struct op *op);
-/* How the buffer is now: in a new row, and in one that is there. who NULL: the daemon. */
+/* How the buffer is now: in a new row, which is all zeros, and in one that is there. who NULL: the daemon. */
 void op_row_begin(struct op_row *row, const struct buffer *buffer, const struct principal *who);
 void op_row_show(struct op_row *row, const struct buffer *buffer);
 

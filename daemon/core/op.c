@@ -43,13 +43,19 @@ static void uncharge(struct op *op)
 struct op *op_new(struct core *core, const char *verb, const struct principal *who, struct session *session,
                   size_t n_rows, int *error, char *detail)
 {
+    return op_of_rows(core, verb, who, session, calloc(n_rows + 1, sizeof(struct op_row)), n_rows, error, detail);
+}
+
+struct op *op_of_rows(struct core *core, const char *verb, const struct principal *who, struct session *session,
+                      struct op_row *rows, size_t n_rows, int *error, char *detail)
+{
     if (core->draining) {
+        free(rows);
         snprintf(detail, HBM_DETAIL_MAX, "no new operations");
         *error = HBM_E_SHUTTING_DOWN;
         return NULL;
     }
     struct op *op = calloc(1, sizeof(*op));
-    struct op_row *rows = calloc(n_rows + 1, sizeof(*rows));
     uint64_t id = op && rows ? idmap_add(&core->ids, ID_OP, op) : 0;
     if (!id) {
         free(op);

@@ -46,11 +46,14 @@ struct op {
 
 #define OPS_KEPT 256        /* ended ones */
 #define OP_ROWS_COUNTED 16384 /* while it runs, an op counts as one more for each so many rows */
-#define OP_ROWS_KEPT 65536 /* of all ended ones; the last one to end keeps its own in any case */
+#define OP_ROWS_KEPT 16384 /* of all ended ones; the last one to end keeps its own in any case */
 
 /* NULL with LIMIT or NO_MEMORY in *error and a sentence in detail. who == NULL: the daemon itself. */
 struct op *op_new(struct core *core, const char *verb, const struct principal *who, struct session *session, size_t n_rows,
                   int *error, char *detail);
+/* The same, of rows that are filled already. Takes them, whatever it returns; NULL rows: memory is out. */
+struct op *op_of_rows(struct core *core, const char *verb, const struct principal *who, struct session *session,
+                      struct op_row *rows, size_t n_rows, int *error, char *detail);
 struct op *op_get(struct core *core, uint64_t id);
 bool op_visible(const struct op *op, const struct principal *who);
 /* RUNNING -> DONE, FAILED or CANCELLED; wakes the waiters, tells the session, trims old ops. The op may be freed by it. */

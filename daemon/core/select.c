@@ -72,7 +72,8 @@ static int add_matching(struct core *core, struct selection *selection, const st
             continue;
         if (group && !in_group(buffer, group))
             continue;
-        buffer_name_for(buffer, who, name, sizeof(name));
+        if (pattern)
+            buffer_name_for(buffer, who, name, sizeof(name));
         if (pattern && (!*name || fnmatch(pattern, name, 0)))
             continue;
         int error = add(selection, buffer);

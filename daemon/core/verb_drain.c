@@ -177,7 +177,8 @@ void verb_drain(struct core *core, struct call *call, const char *text)
         call_refuse(call, HBM_E_NO_MEMORY, "the owner is out of memory for its own tables");
         return;
     }
-    struct op *op = op_new(core, "drain", &call->who, call->session, rows->n_rows, &error, detail);
+    struct op *op = op_of_rows(core, "drain", &call->who, call->session, TAKE_PTR(rows->rows), rows->n_rows, &error,
+                               detail);
     if (!op) {
         free(drain->arenas);
         free(drain);
@@ -185,7 +186,6 @@ void verb_drain(struct core *core, struct call *call, const char *text)
         return;
     }
     uint64_t id = op->id;
-    memcpy(op->rows, rows->rows, rows->n_rows * sizeof(*rows->rows));
     op->state_of_verb = drain;
     op->cancel = cancel_drain;
     op->clear = clear_drain;

@@ -2,6 +2,7 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "daemon/base/cleanup.h"
 #include "daemon/core/moving.h"
@@ -50,12 +51,17 @@ static struct moving *build(struct core *core, const struct principal *who, cons
 {
     static const struct parking raw; /* whoever goes on in it reads it as it is */
     struct moving *moving = moving_arenas_as(core, who, arenas->at, arenas->n, tier, live ? &raw : NULL);
-    struct op_row *rows =
-        moving ? reallocarray(moving->rows, moving->n_rows + selection->n + 1, sizeof(*rows)) : NULL;
+    size_t foreign = 0;
 
+    for (size_t i = 0; i < selection->n; i++)
+        foreign += !arena_may_write(selection->buffers[i]->arena, who);
+    if (!moving || !foreign)
+        return moving;
+    struct op_row *rows = reallocarray(moving->rows, moving->n_rows + foreign, sizeof(*rows));
     if (!rows)
         return moving_free(moving);
     moving->rows = rows;
+    memset(rows + moving->n_rows, 0, foreign * sizeof(*rows));
     for (size_t i = 0; i < selection->n; i++)
         if (!arena_may_write(selection->buffers[i]->arena, who))
             moving_row(moving, selection->buffers[i], who, "another owner's, and not yours to write");
