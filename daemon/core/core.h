@@ -91,6 +91,7 @@ struct core_counters {
     uint64_t evictions, evicted_bytes; /* arenas moved away for want of room */
     uint64_t bounces;            /* of those, how many were back soon */
     uint64_t spared;             /* times that one was left alone for it */
+    uint64_t refusals[64];       /* answers to clients and operators that were an error, by -hbm_error */
 };
 
 /* Since this daemon started; they only grow. */
@@ -144,6 +145,13 @@ void core_tick(struct core *core);
 void core_drain(struct core *core);
 /* True when no op and no job of the core's is under way. */
 bool core_is_idle(const struct core *core);
+
+/* An answer that is this error goes out; what is none of errors.def's is not counted. */
+static inline void core_count_refusal(struct core *core, int error)
+{
+    if (error < 0 && -error < (int)(sizeof(core->counters.refusals) / sizeof(core->counters.refusals[0])))
+        core->counters.refusals[-error]++;
+}
 
 static inline uint64_t core_now(const struct core *core)
 {

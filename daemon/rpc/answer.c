@@ -59,6 +59,7 @@ void answer_error(struct request *request, int code, const char *detail, uint64_
 {
     struct writer *answer = answer_begin(request);
 
+    core_count_refusal(request->core, code);
     write_error(answer, code, detail, op);
     write_close(answer, '}');
     deliver(request);

@@ -144,22 +144,43 @@ static uint32_t ops_under_way(const struct core *core)
     return n;
 }
 
-/* What gone clients still map, each piece once. */
-static uint64_t quarantined_bytes(struct core *core)
+/* What gone clients still map, each piece once, and for how long the first of them has been awaited. */
+static void write_quarantined(struct writer *writer, struct core *core)
 {
-    uint64_t visit = ++core->visits, bytes = 0;
+    uint64_t visit = ++core->visits, bytes = 0, since_ms = core_now(core);
+    struct awaiting awaiting;
 
     list_for_each (node, &core->sessions) {
         const struct session *session = list_entry(node, struct session, node);
-        if (session->state != SESSION_QUARANTINED)
+        if (!session_awaiting(session, &awaiting))
             continue;
+        if (awaiting.since_ms < since_ms)
+            since_ms = awaiting.since_ms;
         list_for_each (inner, &session->mappings) {
             struct extent *extent = list_entry(inner, struct mapping, session_node)->extent;
             bytes += extent->visit == visit ? 0 : extent->size;
             extent->visit = visit;
         }
     }
-    return bytes;
+    write_number(writer, "quarantined", core->n_quarantined);
+    write_number(writer, "quarantined_bytes", bytes);
+    write_real(writer, "quarantined_seconds", (double)(core_now(core) - since_ms) / 1e3);
+}
+
+static void write_refusals(struct writer *writer, const struct core *core)
+{
+    const uint64_t *refusals = core->counters.refusals;
+
+    write_open(writer, "refusals", '[');
+    for (unsigned i = 0; i < sizeof(core->counters.refusals) / sizeof(*refusals); i++) {
+        if (!refusals[i])
+            continue;
+        write_open(writer, NULL, '{');
+        write_string(writer, "error", hbm_error_name(-(int)i));
+        write_number(writer, "n", refusals[i]);
+        write_close(writer, '}');
+    }
+    write_close(writer, ']');
 }
 
 static void write_listeners(struct writer *writer, const struct core *core, const struct principal *who)
@@ -214,8 +235,7 @@ void handle_STATUS(struct request *request, const struct STATUS_args *args)
     write_number(writer, "sessions", core->n_sessions);
     write_number(writer, "ops", ops_under_way(core));
     write_number(writer, "leases", core->n_leases);
-    write_number(writer, "quarantined", core->n_quarantined);
-    write_number(writer, "quarantined_bytes", quarantined_bytes(core));
+    write_quarantined(writer, core);
     write_number(writer, "late_reclaims", core->counters.late_reclaims);
     write_number(writer, "reclaimed_sessions", core->counters.reclaimed_sessions);
     write_number(writer, "violations", core->counters.violations);
@@ -226,6 +246,7 @@ void handle_STATUS(struct request *request, const struct STATUS_args *args)
     write_number(writer, "bounces", core->counters.bounces);
     write_number(writer, "spared", core->counters.spared);
     write_degraded(writer, core);
+    write_refusals(writer, core);
     write_number(writer, "rss_bytes", resident_bytes());
     write_listeners(writer, core, &request->connection->who);
     write_close(writer, '}');

@@ -152,6 +152,7 @@ void link_refuse(struct link *link, uint32_t opcode, uint32_t serial, int error,
     va_start(arguments, format);
     vsnprintf(refusal.detail, sizeof(refusal.detail), format, arguments);
     va_end(arguments);
+    core_count_refusal(link->core, error);
     link_send(link, &header, &refusal, sizeof(refusal), NULL, 0);
 }
 
