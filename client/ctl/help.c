@@ -36,6 +36,7 @@ static const struct {
     {NULL, "--timeout", "how long to wait (default: for ever)"},
     {NULL, "--follow", "go on with what happens from now"},
     {NULL, "--since", "only after this number, the first column"},
+    {NULL, "--listen", "serve them for ever at http://127.0.0.1:PORT/metrics, to whoever is on this machine (0: any free port)"},
     {NULL, "--limit", "at most so many: the oldest with --since, else the newest (default: all that is kept)"},
 };
 

@@ -82,6 +82,8 @@ static const struct verb verbs[] = {
     {"events", "", 0, 0,
      OPTIONS(FLAG("--follow", NULL), NUMBER("--since", "SEQ", "since"), NUMBER("--limit", "N", "limit")), "hbm.events",
      {0}, run_events, NULL, "what happened, oldest first"},
+    {"metrics", "", 0, 0, OPTIONS(NUMBER("--listen", "PORT", NULL)), "hbm.status", {0}, run_metrics, NULL,
+     "counters and gauges as Prometheus reads them, for the textfile collector or by HTTP"},
     {"config", "", 0, 0, NULL, "hbm.config", {0}, run_call, show_config,
      "the effective configuration and where each value came from"},
     {"rpc", "METHOD [JSON]", 1, 2, NULL, NULL, {0}, run_rpc, NULL, "call any method; prints its result as JSON"},

@@ -15,6 +15,7 @@ char *model_hint(const struct cli *cli);
 int run_wait(const struct cli *cli);
 int run_cancel(const struct cli *cli);
 int run_events(const struct cli *cli);
+int run_metrics(const struct cli *cli);
 int run_rpc(const struct cli *cli);
 int run_help(const struct cli *cli);
 int run_load(const struct cli *cli);
