@@ -114,7 +114,21 @@ hbmctl load model.safetensors \-\-as llama
 hbmctl ls \(aqllama/layers.0.*\(aq
 hbmctl sleep llama \-\-to host
 hbmctl \-\-json status
+hbmctl metrics >hbm.prom.new && mv hbm.prom.new hbm.prom
 .fi
+.SH FILES
+.TP
+.I hbm\-metrics.service
+Serves
+.B hbmctl metrics
+at http://127.0.0.1:9817/metrics once it is enabled.
+.TP
+.I /usr/share/hbmd/hbm.rules.yml
+Alert rules for Prometheus, whose job is to be called
+.BR hbm .
+.TP
+.I /usr/share/hbmd/hbm.json
+A dashboard for Grafana.
 .SH SEE ALSO
 .BR hbmd.conf (5),
 .BR hbmd (8)

@@ -16,6 +16,13 @@ packages_for() {
     esac
 }
 
+# Of these the programs are unpacked into build/unpacked, and nothing is installed: Debian's package would start a server.
+unpacked_for() {
+    case $1 in
+        check) echo prometheus ;;
+    esac
+}
+
 if [ "${HBM_NO_INSTALL:-}" = 1 ]; then
     exit 0
 fi
@@ -33,7 +40,24 @@ for purpose; do
         fi
     done
 done
+
+unpack() { # PACKAGE
+    local folder
+    folder=$(mktemp -d)
+    mkdir -p build/unpacked
+    (cd "$folder" && apt-get -qq -o APT::Sandbox::User=root download "$1" </dev/null) &&
+        dpkg -x "$folder"/*.deb build/unpacked || echo "$1 cannot be had: what wants it is left out" >&2
+    rm -rf "$folder"
+}
+unpack_all() {
+    local package
+    for package in $(for purpose; do unpacked_for "$purpose"; done); do
+        if ! command -v "$package" >/dev/null && [ ! -e "build/unpacked/usr/bin/$package" ]; then unpack "$package"; fi
+    done
+}
+
 if [ ${#missing[@]} -eq 0 ]; then
+    unpack_all "$@"
     exit 0
 fi
 
@@ -59,3 +83,4 @@ if ! apt-cache show "${missing[@]}" >/dev/null 2>&1; then
 else
     install || { apt update && install; }
 fi
+unpack_all "$@"

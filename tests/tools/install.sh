@@ -58,8 +58,9 @@ install -d "$root/share/man/man1" "$root/share/man/man5"
 packaging/man/make-hbmctl-man.sh "$BUILD/hbmctl" | install -m 644 /dev/stdin "$root/share/man/man1/hbmctl.1"
 packaging/man/make-conf-man.sh config/options.def config/listener.def | install -m 644 /dev/stdin "$root/share/man/man5/hbmd.conf.5"
 
-put 644 "$root/lib/systemd/system" packaging/hbmd.service packaging/hbmd.socket
-sed -i "s|/usr/sbin/hbmd|$PREFIX/sbin/hbmd|" "$root/lib/systemd/system/hbmd.service"
+put 644 "$root/lib/systemd/system" packaging/hbmd.service packaging/hbmd.socket packaging/hbm-metrics.service
+sed -i "s|/usr/sbin/hbmd|$PREFIX/sbin/hbmd|; s|/usr/bin/hbmctl|$PREFIX/bin/hbmctl|" "$root"/lib/systemd/system/hbm*.service
+put 644 "$root/share/hbmd" packaging/prometheus/hbm.rules.yml packaging/grafana/hbm.json
 put 644 "$root/lib/sysusers.d" packaging/sysusers.d/hbmd.conf
 put 644 "$root/lib/tmpfiles.d" packaging/tmpfiles.d/hbmd.conf
 # A configuration that someone has edited stays. hbmd knows its workers beside it and in /usr/lib/hbmd.
