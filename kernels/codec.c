@@ -79,13 +79,40 @@ struct codec_view codec_view_of(const struct codec_job *job)
     return view;
 }
 
+static double ratio_db(double signal, double noise)
+{
+    return noise > 0 ? 10 * log10(signal / noise) : INFINITY;
+}
+
 void codec_receipt_of(const struct codec_tally *tally, uint64_t elements, struct hbm_receipt *receipt)
 {
-    receipt->sqnr_db = tally->noise > 0 ? 10 * log10(tally->signal / tally->noise) : INFINITY;
+    receipt->sqnr_db = ratio_db(tally->signal, tally->noise);
     receipt->max_abs_error = element_float(tally->max_error);
     receipt->clipped_fraction = elements ? (double)tally->clipped / (double)elements : 0;
     receipt->elements = elements;
     receipt->nonfinite = tally->nonfinite;
+}
+
+void codec_quality_of(const struct codec_tally *tally, const struct hbm_encoding *encoding, struct hbm_quality *quality)
+{
+    float high = tally->highest ? tally_of_key(tally->highest) : 0, low = tally->lowest ? tally_of_key(~tally->lowest) : 0;
+    float most = high > -low ? high : -low;
+
+    *quality = (struct hbm_quality){
+        .sqnr_inlier_db = ratio_db(tally->inlier_signal, tally->inlier_noise),
+        .max_rel_error = element_float(tally->max_relative),
+        .clipped = tally->clipped,
+        .zeroed = tally->zeroed,
+        .nans = tally->nans,
+        .infinities = tally->nonfinite - tally->nans,
+    };
+    if (hbm_codec_zero_bytes(encoding->codec)) {
+        quality->lo = low < 0 ? low : 0;
+        quality->hi = high > 0 ? high : 0;
+    } else if (hbm_codec_scale_bytes(encoding->codec)) {
+        quality->lo = -most;
+        quality->hi = most;
+    }
 }
 
 void codec_tally_host(const struct codec_job *job, struct codec_tally *tally)

@@ -66,7 +66,12 @@ void codec_decode_host(const struct codec_job *job);
 uint64_t codec_workspace_bytes(const struct codec_job *job);
 int codec_encode_cuda(const struct codec_job *job, void *workspace, void *stream);
 int codec_decode_cuda(const struct codec_job *job, void *stream);
-int codec_receipt_cuda(const struct codec_job *job, const void *workspace, struct hbm_receipt *receipt);
+/* After an encode in the same workspace, what was stored beside the original: a second read of both. Without it a quality has
+ * nothing but `clipped`. */
+int codec_measure_cuda(const struct codec_job *job, void *workspace, void *stream);
+/* quality may be NULL. */
+int codec_receipt_cuda(const struct codec_job *job, const void *workspace, struct hbm_receipt *receipt,
+                       struct hbm_quality *quality);
 
 #ifdef __cplusplus
 }

@@ -12,19 +12,20 @@ struct codec_row {
     codec_launch *encode;       /* takes any view */
     codec_launch *encode_short; /* for contiguous, short units; NULL if the same */
     codec_launch *decode;
+    codec_launch *measure;
 };
 
 enum { RAW_F32, RAW_F16, RAW_BF16, RAW_TYPES };
 enum { CODECS = HBM_CODEC_INT4 + 1, GRANULARITIES = HBM_PER_GROUP + 1 };
 
 /* clang-format off */
-#define NONE {nullptr, nullptr, nullptr}
-#define ONE_UNIT(codec, raw) {codec##_two_pass_encode<raw>, nullptr, codec##_decode<raw>}
-#define MANY_UNITS(codec, raw) {codec##_two_pass_encode<raw>, codec##_fused_encode<raw>, codec##_decode<raw>}
+#define NONE {nullptr, nullptr, nullptr, nullptr}
+#define ONE_UNIT(codec, raw) {codec##_two_pass_encode<raw>, nullptr, codec##_decode<raw>, codec##_measure<raw>}
+#define MANY_UNITS(codec, raw) {codec##_two_pass_encode<raw>, codec##_fused_encode<raw>, codec##_decode<raw>, codec##_measure<raw>}
 
 #define OF_RAW_TYPES(row, codec) {row(codec, f32), row(codec, f16), row(codec, bf16)}
 #define NO_CODEC_ROW(codec, raw) {NONE, NONE, NONE}
-#define HALVES_ROW(stored, raw) {{halves_encode<raw, stored>, nullptr, halves_decode<raw, stored>}, NONE, NONE}
+#define HALVES_ROW(stored, raw) {{halves_encode<raw, stored>, nullptr, halves_decode<raw, stored>, halves_measure<raw, stored>}, NONE, NONE}
 #define ANY_UNITS_ROW(codec, raw) {ONE_UNIT(codec, raw), MANY_UNITS(codec, raw), MANY_UNITS(codec, raw)}
 #define TENSOR_ROW(codec, raw) {ONE_UNIT(codec, raw), NONE, NONE}
 #define GROUPS_ROW(codec, raw) {NONE, NONE, MANY_UNITS(codec, raw)}
@@ -94,6 +95,21 @@ int codec_encode_cuda(const struct codec_job *job, void *workspace, void *stream
     return row->encode_short && units_are_short(call.view) ? row->encode_short(call) : row->encode(call);
 }
 
+int codec_measure_cuda(const struct codec_job *job, void *workspace, void *stream)
+{
+    const struct codec_row *row = row_of(job);
+    struct codec_call call = {job->raw_in,
+                              job->data,
+                              job->scale,
+                              job->zero,
+                              static_cast<struct codec_tally *>(workspace),
+                              codec_view_of(job),
+                              vectors_fit(job->raw_in, job->data),
+                              static_cast<cudaStream_t>(stream)};
+
+    return row ? row->measure(call) : cudaErrorInvalidValue;
+}
+
 int codec_decode_cuda(const struct codec_job *job, void *stream)
 {
     const struct codec_row *row = row_of(job);
@@ -109,12 +125,15 @@ int codec_decode_cuda(const struct codec_job *job, void *stream)
     return row ? row->decode(call) : cudaErrorInvalidValue;
 }
 
-int codec_receipt_cuda(const struct codec_job *job, const void *workspace, struct hbm_receipt *receipt)
+int codec_receipt_cuda(const struct codec_job *job, const void *workspace, struct hbm_receipt *receipt,
+                       struct hbm_quality *quality)
 {
     struct codec_tally tally;
     cudaError_t error = cudaMemcpy(&tally, workspace, sizeof(tally), cudaMemcpyDeviceToHost);
 
     if (!error)
         codec_receipt_of(&tally, codec_view_of(job).count, receipt);
+    if (!error && quality)
+        codec_quality_of(&tally, &job->encoding, quality);
     return error;
 }

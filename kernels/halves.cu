@@ -1,6 +1,7 @@
 /* fp16 and bf16: one rounding an element, no scales. */
 #include "kernels/chunk.cuh"
 #include "kernels/launch.cuh"
+#include "kernels/quality.cuh"
 #include "kernels/tally.cuh"
 
 #define THREADS 256u
@@ -90,6 +91,32 @@ static __global__ void __launch_bounds__(THREADS) decode(const void *in, void *o
     for_chunks<N, LANES>(count, aligned, load, convert);
 }
 
+template <class Raw, class Stored>
+static __global__ void __launch_bounds__(THREADS)
+    measure(const void *in, const void *coded, uint64_t count, bool aligned, struct codec_tally *total)
+{
+    constexpr unsigned N = chunk_elements<typename Raw::word, typename Stored::word>;
+    chunk<typename Raw::word, N> raw[LANES];
+    chunk<typename Stored::word, N> stored[LANES];
+    thread_quality quality;
+
+    auto load = [&](unsigned k, span<N> s) {
+        raw[k] = span_load<typename Raw::word>(s, in);
+        stored[k] = span_load<typename Stored::word>(s, coded);
+    };
+    auto compare = [&](unsigned k, span<N> s) {
+#pragma unroll
+        for (unsigned i = 0; i < N; i++) {
+            float x = Raw::up(raw[k].w[i]);
+
+            if (s.has(i))
+                quality.add(x, Stored::up(stored[k].w[i]), element_magnitude(x) > Stored::most);
+        }
+    };
+    for_chunks<N, LANES>(count, aligned, load, compare);
+    quality.publish_block(total);
+}
+
 template <class Raw, class Stored> static uint64_t blocks_for(uint64_t count)
 {
     return chunk_blocks(count, THREADS, LANES * chunk_elements<typename Raw::word, typename Stored::word>);
@@ -111,6 +138,14 @@ template <class Raw, class Stored> cudaError_t halves_decode(const struct codec_
                       call.out, call.view.count, call.aligned);
 }
 
+template <class Raw, class Stored> cudaError_t halves_measure(const struct codec_call &call)
+{
+    if (!call.view.count)
+        return cudaSuccess;
+    return launch_few(measure<Raw, Stored>, blocks_for<Raw, Stored>(call.view.count), THREADS, call.stream, call.in,
+                      (const void *)call.out, call.view.count, call.aligned, call.tally);
+}
+
 template codec_launch halves_encode<f32, f16>;
 template codec_launch halves_encode<f16, f16>;
 template codec_launch halves_encode<bf16, f16>;
@@ -123,3 +158,9 @@ template codec_launch halves_decode<bf16, f16>;
 template codec_launch halves_decode<f32, bf16>;
 template codec_launch halves_decode<f16, bf16>;
 template codec_launch halves_decode<bf16, bf16>;
+template codec_launch halves_measure<f32, f16>;
+template codec_launch halves_measure<f16, f16>;
+template codec_launch halves_measure<bf16, f16>;
+template codec_launch halves_measure<f32, bf16>;
+template codec_launch halves_measure<f16, bf16>;
+template codec_launch halves_measure<bf16, bf16>;

@@ -8,11 +8,11 @@
 #include "kernels/view.h"
 
 struct codec_call {
-    const void *in; /* raw for encode, stored for decode */
-    void *out;
+    const void *in; /* raw for encode and measure, stored for decode */
+    void *out;      /* measure: what is stored, which it reads */
     float *scale;
     int32_t *zero;             /* NULL for codecs without zero points */
-    struct codec_tally *tally; /* on the device; NULL for decode */
+    struct codec_tally *tally; /* on the device; NULL for decode; measure: its second half */
     struct codec_view view;
     bool aligned; /* both sides allow 16-byte accesses at every 8th element */
     cudaStream_t stream;
@@ -24,7 +24,8 @@ typedef cudaError_t codec_launch(const struct codec_call &call);
 #define UNIT_LAUNCHES(name)                                                                                        \
     template <class Raw> cudaError_t name##_two_pass_encode(const struct codec_call &call);                        \
     template <class Raw> cudaError_t name##_fused_encode(const struct codec_call &call);                           \
-    template <class Raw> cudaError_t name##_decode(const struct codec_call &call)
+    template <class Raw> cudaError_t name##_decode(const struct codec_call &call);                                 \
+    template <class Raw> cudaError_t name##_measure(const struct codec_call &call)
 
 UNIT_LAUNCHES(int8);
 UNIT_LAUNCHES(fp8_e4m3);
@@ -33,6 +34,7 @@ UNIT_LAUNCHES(fp16_scaled);
 UNIT_LAUNCHES(int4_packed);
 template <class Raw, class Stored> codec_launch halves_encode;
 template <class Raw, class Stored> codec_launch halves_decode;
+template <class Raw, class Stored> codec_launch halves_measure;
 
 /* What is not taken on by a block of its own, a kernel strides over. */
 template <class... Args>

@@ -4,6 +4,7 @@
 
 #include "kernels/decode.cuh"
 #include "kernels/fused.cuh"
+#include "kernels/measure.cuh"
 #include "kernels/two_pass.cuh"
 
 #define TENSOR_KERNELS_OF(Code, Raw)                                                                               \
@@ -14,6 +15,10 @@
     template <> cudaError_t Code##_decode<Raw>(const struct codec_call &call)                                      \
     {                                                                                                              \
         return unit_decode<Code, Raw>(call);                                                                       \
+    }                                                                                                              \
+    template <> cudaError_t Code##_measure<Raw>(const struct codec_call &call)                                     \
+    {                                                                                                              \
+        return unit_measure<Code, Raw>(call);                                                                      \
     }
 
 #define UNIT_KERNELS_OF(Code, Raw)                                                                                 \

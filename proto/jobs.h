@@ -48,6 +48,11 @@ struct job_piece {
     uint32_t receipt; /* which of the receipts it counts for */
 };
 
+struct job_receipt {
+    struct hbm_receipt receipt;
+    struct hbm_quality quality;
+};
+
 /* A process that the driver names as using the device. */
 struct job_holder {
     uint32_t pid;

@@ -132,6 +132,17 @@ void hbm_encoding_text(const struct hbm_encoding *encoding, char *text, unsigned
         snprintf(text, size, "%s per tensor", name);
 }
 
+void hbm_calibration_text(unsigned method, double parameter, char *text, unsigned long size)
+{
+    static const char *const names[] = {"minmax", "percentile", "mse", "entropy", "observed"};
+    const char *name = method < sizeof(names) / sizeof(names[0]) ? names[method] : "?";
+
+    if (method == HBM_CALIBRATE_PERCENTILE)
+        snprintf(text, size, "%s:%.10g", name, parameter);
+    else
+        snprintf(text, size, "%s", name);
+}
+
 bool hbm_shape_elements(const uint64_t *dims, unsigned rank, uint64_t *count)
 {
     uint64_t n = 1;

@@ -73,6 +73,28 @@ struct hbm_receipt {
     uint64_t nonfinite; /* NaN and infinities in the original */
 };
 
+/* By what the range of a codec's codes was chosen. */
+enum hbm_calibration {
+    HBM_CALIBRATE_MINMAX = 0,     /* the largest magnitude, or both ends: nothing is clipped */
+    HBM_CALIBRATE_PERCENTILE = 1, /* the magnitude that so many percent of the elements do not exceed */
+    HBM_CALIBRATE_MSE = 2,        /* that by which the squares of the errors have the least sum */
+    HBM_CALIBRATE_ENTROPY = 3,    /* that whose codes tell the most of how the elements are distributed */
+    HBM_CALIBRATE_GIVEN = 4,      /* one that was observed before */
+};
+
+/* The rest of a receipt: what messages have no room for. 72 bytes, no padding. */
+struct hbm_quality {
+    double sqnr_inlier_db; /* sqnr_db over the elements that were not clipped */
+    double max_rel_error;  /* of |x - x'|/|x|, over the elements that are finite and not 0 */
+    uint64_t zeroed;       /* elements that were not 0, and are now */
+    uint64_t nans, infinities; /* in the original */
+    float lo, hi;          /* the range that the codes were made for, of several units the widest; 0, 0: there is none */
+    double parameter;      /* of the method, where it takes one */
+    uint32_t method;       /* enum hbm_calibration */
+    uint32_t unused;
+    uint64_t clipped;      /* elements */
+};
+
 const char *hbm_dtype_name(unsigned dtype);          /* "BF16"; NULL if unknown */
 int hbm_dtype_by_name(const char *name);             /* -1 if unknown; exact case, as safetensors writes it */
 unsigned hbm_dtype_bits(unsigned dtype);             /* bits an element; 0 if unknown */
@@ -89,6 +111,8 @@ int hbm_tier_by_name(const char *name);              /* -1 if unknown */
 const char *hbm_handle_name(unsigned handle);        /* "fd", "cuda-ipc" */
 /* Writes "int8 per channel 0", "raw", ... into text (>= 48 bytes). */
 void hbm_encoding_text(const struct hbm_encoding *encoding, char *text, unsigned long size);
+/* Writes "minmax", "percentile:99.9", ... into text (>= 48 bytes). */
+void hbm_calibration_text(unsigned method, double parameter, char *text, unsigned long size);
 
 /* Elements of a shape into *count; false on overflow or rank > HBM_RANK_MAX. Rank 0 is one element. */
 bool hbm_shape_elements(const uint64_t *dims, unsigned rank, uint64_t *count);

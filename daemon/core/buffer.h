@@ -30,6 +30,7 @@ struct buffer {
     bool weighed; /* weight.c's */
     bool has_receipt;
     struct hbm_receipt receipt;
+    struct hbm_quality quality; /* the rest of it */
 };
 
 struct buffer_spec {

@@ -7,6 +7,7 @@
 #include "daemon/core/coming.h"
 #include "daemon/core/ledger.h"
 #include "daemon/core/pressure.h"
+#include "daemon/core/receipt.h"
 #include "daemon/core/scale.h"
 #include "daemon/core/weight.h"
 
@@ -113,7 +114,9 @@ static void place(struct core *core, const struct placement *placement)
     buffer->encoding = placement->encoding;
     if (placement->has_receipt) {
         buffer->receipt = placement->receipt;
+        buffer->quality = placement->quality;
         buffer->has_receipt = true;
+        receipt_tell(buffer);
     }
     if (buffer->scale && !placement->scale_size)
         buffer_free(buffer->scale);
@@ -156,14 +159,21 @@ static void point_at(struct mapping *mapping, struct extent *extent)
 /* Measured before the original goes. */
 static void keep_receipts(struct core *core, const struct plan *plan)
 {
+    const struct buffer *worst = NULL;
+
     for (uint32_t i = 0; plan->receipts && i < plan->packing->n_packed; i++) {
         struct buffer *buffer = buffer_get(core, plan->packing->packed[i].buffer);
         if (!buffer)
             continue;
-        buffer->receipt = plan->receipts[i];
+        buffer->receipt = plan->receipts[i].receipt;
+        buffer->quality = plan->receipts[i].quality;
         buffer->has_receipt = true;
         ledger_put_buffer(core, buffer);
+        if (!worst || buffer->receipt.sqnr_db < worst->receipt.sqnr_db)
+            worst = buffer;
     }
+    if (worst) /* one event an arena: a model that is parked has as many buffers as the ring has events */
+        receipt_tell(worst);
 }
 
 static void swap_arena(struct core *core, struct plan *plan, bool live)

@@ -6,6 +6,7 @@
 
 #include "daemon/base/cleanup.h"
 #include "daemon/core/ledger.h"
+#include "daemon/core/receipt.h"
 #include "daemon/core/scale.h"
 
 /* NAME@CODEC, and what the codec's scales are shared by: w@int8.channel0, w@int8.group128, w@fp16. */
@@ -87,6 +88,7 @@ static struct buffer *make_buffer(struct arena *arena, const struct placement *p
     buffer->encoding = placement->encoding;
     buffer->has_receipt = placement->has_receipt;
     buffer->receipt = placement->receipt;
+    buffer->quality = placement->quality;
     return placement->scale_size && !scale_new(buffer, placement, error, detail) ? NULL : buffer;
 }
 
@@ -153,6 +155,7 @@ static void remember(struct moving *moving, struct arena *arena, const struct pl
         if (copy->scale)
             scale_place(copy->scale, copy, &plan->placements[i]);
         show_copy(op, plan->placements[i].buffer, copy);
+        receipt_tell(copy);
     }
 }
 

@@ -56,6 +56,7 @@ struct ledger *ledger_ready(struct core *core)
 _Static_assert(sizeof(struct hbm_encoding) == 8 && sizeof(struct hbm_receipt) == 64 && HBM_RANK_MAX == 8,
                "rows of every version have them at these sizes");
 _Static_assert(sizeof(struct parking) == 24 && sizeof(struct job_piece) == 64, "likewise, since version 7");
+_Static_assert(sizeof(struct hbm_quality) == 72, "likewise, since version 8");
 
 static void pack_owner(struct pack *pack, struct owner owner)
 {
@@ -140,6 +141,7 @@ void ledger_put_buffer(struct core *core, const struct buffer *buffer)
     pack_u32(&pack, buffer->has_receipt);
     pack_bytes(&pack, &buffer->receipt, sizeof(buffer->receipt));
     pack_bytes(&pack, &buffer->park, sizeof(buffer->park)); /* since version 7 */
+    pack_bytes(&pack, &buffer->quality, sizeof(buffer->quality)); /* since version 8 */
     ledger_write(core, LEDGER_BUFFER, buffer->id, &pack);
 }
 

@@ -45,6 +45,7 @@ void op_row_show(struct op_row *row, const struct buffer *buffer)
     row->bytes_after = row->size;
     row->has_receipt = buffer->has_receipt;
     row->receipt = buffer->receipt;
+    row->quality = buffer->quality;
 }
 
 void op_row_begin(struct op_row *row, const struct buffer *buffer, const struct principal *who)

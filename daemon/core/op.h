@@ -19,6 +19,7 @@ struct op_row {
     uint64_t size, bytes_before, bytes_after, hash;
     bool has_receipt;
     struct hbm_receipt receipt;
+    struct hbm_quality quality;
 };
 
 struct op {

@@ -308,6 +308,8 @@ static void read_form(struct unpack *in, struct buffer *buffer)
         unpack_bytes(in, &buffer->park, sizeof(buffer->park));
     if (!hbm_codec_name(buffer->park.encoding.codec)) /* a newer build's */
         buffer->park = (struct parking){0};
+    if (in->left >= sizeof(buffer->quality)) /* since version 8 */
+        unpack_bytes(in, &buffer->quality, sizeof(buffer->quality));
 }
 
 int readopt_buffer(struct readopt *readopt, struct ledger_row *row)

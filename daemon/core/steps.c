@@ -239,7 +239,7 @@ static int read_receipts(struct transition *transition, struct plan *plan, int f
     if (!bytes || size != wanted)
         return transition_refuse(transition, HBM_E_INTERNAL, "the worker sent no receipts for what it packed");
     for (uint32_t i = 0; i < plan->packing->n_packed && !error; i++)
-        error = check_quality(transition, &plan->packing->packed[i], &plan->receipts[i]);
+        error = check_quality(transition, &plan->packing->packed[i], &plan->receipts[i].receipt);
     return error;
 }
 
@@ -285,6 +285,7 @@ int track_book(struct track *track, int reply)
         struct placement *placement = &plan->placements[step->placement];
         uint64_t before = step_bytes(step);
         placement->receipt = job->reply.encode.receipt;
+        placement->quality = job->reply.encode.quality;
         placement->receipt.bytes_before = before;
         placement->receipt.bytes_after = placement->size + placement->scale_size;
         placement->has_receipt = true;

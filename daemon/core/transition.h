@@ -14,6 +14,7 @@ struct placement {
     uint64_t scale_offset, scale_size; /* 0 size: no scale */
     bool has_receipt;
     struct hbm_receipt receipt;
+    struct hbm_quality quality;
     /* own */
     bool made_scale;
 };
@@ -43,7 +44,7 @@ struct plan {
     struct step *steps;
     size_t n_steps;
     struct packing *packing; /* one ref: PACK and UNPACK go by it, and a copy of a packed extent takes it along */
-    struct hbm_receipt *receipts; /* PACK: what it cost, in the packing's order */
+    struct job_receipt *receipts; /* PACK: what it cost, in the packing's order */
     /* own; a copy's creator may set source (one ref, taken) and, when done, take target */
     struct extent *source, *target;
     struct transition *transition;

@@ -56,10 +56,7 @@ static void write_receipt(struct writer *writer, const struct buffer *buffer)
     write_open(writer, "receipt", '{');
     write_number(writer, "bytes_before", receipt->bytes_before);
     write_number(writer, "bytes_after", receipt->bytes_after);
-    write_real(writer, "sqnr_db", receipt->sqnr_db);
-    write_real(writer, "max_abs_error", receipt->max_abs_error);
-    write_real(writer, "clipped_fraction", receipt->clipped_fraction);
-    write_real(writer, "seconds", receipt->seconds);
+    write_quality(writer, receipt, &buffer->quality);
     write_close(writer, '}');
 }
 

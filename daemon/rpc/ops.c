@@ -21,7 +21,6 @@ static double rate(uint64_t bytes, double seconds)
 
 static void write_code(struct writer *writer, const struct op *op, const struct op_row *row)
 {
-    const struct hbm_receipt *receipt = &row->receipt;
     /* A buffer keeps its receipt when it is decoded: of an earlier op then. */
     bool measured = row->has_receipt && !strcmp(op->verb, "compress");
     char encoding[64];
@@ -36,11 +35,7 @@ static void write_code(struct writer *writer, const struct op *op, const struct 
     write_number(writer, "bytes_before", row->bytes_before);
     write_number(writer, "bytes_after", row->bytes_after);
     if (measured) {
-        write_real(writer, "sqnr_db", receipt->sqnr_db);
-        write_real(writer, "max_abs_error", receipt->max_abs_error);
-        write_real(writer, "clipped_fraction", receipt->clipped_fraction);
-        write_real(writer, "seconds", receipt->seconds);
-        write_real(writer, "gb_per_s", rate(row->bytes_before + row->bytes_after, receipt->seconds));
+        write_quality(writer, &row->receipt, &row->quality);
     } else {
         write_real(writer, "seconds", seconds_of(op));
         write_real(writer, "gb_per_s", rate(op->bytes_done, (double)op->worked_ns / 1e9));

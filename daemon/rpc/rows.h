@@ -20,6 +20,8 @@ void write_unaccounted(struct writer *writer, const struct core *core, const str
 void write_lock_waits(struct writer *writer, const struct lock_waits *waits);
 /* The name of who came by it. */
 void write_listener(struct writer *writer, struct core *core, uint32_t listener);
+/* The members of a receipt but for bytes_before and bytes_after. */
+void write_quality(struct writer *writer, const struct hbm_receipt *receipt, const struct hbm_quality *quality);
 /* An encoding off the device; null where it is raw. */
 void write_park(struct writer *writer, const char *key, const struct hbm_encoding *encoding);
 /* rows: those of the op as well. */

@@ -134,7 +134,7 @@ static int code_pieces(struct coding *c, struct failure *failure)
     return failure->error;
 }
 
-static int join_sums(struct coding *c, struct hbm_receipt *receipt, struct failure *failure)
+static int join_sums(struct coding *c, struct hbm_receipt *receipt, struct hbm_quality *quality, struct failure *failure)
 {
     uint64_t n = c->cut.pieces, elements = 0;
     _cleanup_free_ struct codec_tally *tallies = calloc(n, sizeof(*tallies));
@@ -150,29 +150,30 @@ static int join_sums(struct coding *c, struct hbm_receipt *receipt, struct failu
         elements += code_cut_bytes(&c->cut, i) / (hbm_dtype_bits(c->cut.whole.dtype) / 8);
     }
     codec_receipt_of(&sum, elements, receipt);
+    codec_quality_of(&sum, &c->cut.whole.encoding, quality);
     return 0;
 }
 
-static int encode_pieces(struct coding *c, struct hbm_receipt *receipt, struct failure *failure)
+static int encode_pieces(struct coding *c, struct hbm_receipt *receipt, struct hbm_quality *quality, struct failure *failure)
 {
     uint64_t bytes = c->cut.pieces * sizeof(struct codec_tally), start = monotonic_ns();
 
     if (device_scratch_new(bytes, &c->sums, failure))
         return failure->error;
     if (!device_clear(DEVICE_COMPUTE, c->sums, bytes, failure) && !code_pieces(c, failure))
-        join_sums(c, receipt, failure);
+        join_sums(c, receipt, quality, failure);
     receipt->seconds = (double)(monotonic_ns() - start) / 1e9;
     device_scratch_free(c->sums, bytes);
     return failure->error;
 }
 
-static int encode(struct job *job, const struct codec_job *codec, struct hbm_receipt *receipt)
+static int encode(struct job *job, const struct codec_job *codec, struct hbm_receipt *receipt, struct hbm_quality *quality)
 {
     struct coding c = {.job = job, .cut = code_cut(codec, true, device_codes_at_once())};
 
     if (c.cut.pieces > 1)
-        return encode_pieces(&c, receipt, &job->failure);
-    return pace_wait(job, 0, &job->failure) ? job->failure.error : device_encode(codec, receipt, &job->failure);
+        return encode_pieces(&c, receipt, quality, &job->failure);
+    return pace_wait(job, 0, &job->failure) ? job->failure.error : device_encode(codec, receipt, quality, &job->failure);
 }
 
 static int decode(struct job *job, const struct codec_job *codec)
@@ -198,7 +199,7 @@ void job_encode(struct job *job)
     f.codec.raw_in = f.source.bytes + r->code.raw_offset;
     f.codec.data = f.target.bytes + r->code.data_offset;
     f.codec.scale = f.scale_bytes ? (float *)(f.target.bytes + r->code.scale_offset) : NULL;
-    if (!encode(job, &f.codec, receipt)) {
+    if (!encode(job, &f.codec, receipt, &job->reply.encode.quality)) {
         receipt->bytes_before = f.raw_bytes;
         receipt->bytes_after = f.data_bytes + f.scale_bytes;
         check_quality(r, receipt, &job->failure);

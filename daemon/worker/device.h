@@ -74,8 +74,9 @@ int device_hash(enum device_stream stream, const struct device_mark *after, cons
 void device_pin(void *bytes, size_t size);
 void device_unpin(void *bytes);
 
-/* Codecs on mapped addresses. encode fills the receipt but for bytes_*. */
-int device_encode(const struct codec_job *job, struct hbm_receipt *receipt, struct failure *failure);
+/* Codecs on mapped addresses. encode fills the receipt but for bytes_*, and the quality. */
+int device_encode(const struct codec_job *job, struct hbm_receipt *receipt, struct hbm_quality *quality,
+                  struct failure *failure);
 int device_decode(const struct codec_job *job, struct failure *failure);
 /* Raw bytes that are coded in one go: a larger buffer is coded in pieces, by the queue below. */
 uint64_t device_codes_at_once(void);

@@ -260,7 +260,7 @@ static void end(struct packing *p)
 static int tell_receipts(struct packing *p, uint32_t n, uint64_t nanoseconds, int *fd, struct failure *failure)
 {
     _cleanup_free_ struct codec_tally *sums = calloc(n + 1u, sizeof(*sums));
-    _cleanup_free_ struct hbm_receipt *receipts = calloc(n + 1u, sizeof(*receipts));
+    _cleanup_free_ struct job_receipt *receipts = calloc(n + 1u, sizeof(*receipts));
     uint64_t raw_bytes = 0;
 
     if (!sums || !receipts)
@@ -270,15 +270,18 @@ static int tell_receipts(struct packing *p, uint32_t n, uint64_t nanoseconds, in
         raw_bytes += piece_raw_bytes(piece);
         if (!piece_is_encoded(piece))
             continue;
+        struct job_receipt *of = &receipts[piece->receipt];
         codec_tally_join(&sums[piece->receipt], &p->tallies[i]);
-        receipts[piece->receipt].elements += piece_elements(piece);
-        receipts[piece->receipt].bytes_before += piece_raw_bytes(piece);
-        receipts[piece->receipt].bytes_after += piece_packed_bytes(piece);
+        of->receipt.elements += piece_elements(piece);
+        of->receipt.bytes_before += piece_raw_bytes(piece);
+        of->receipt.bytes_after += piece_packed_bytes(piece);
+        codec_quality_of(&sums[piece->receipt], &piece->encoding, &of->quality); /* so far: the last stays */
     }
     for (uint32_t i = 0; i < n; i++) {
-        codec_receipt_of(&sums[i], receipts[i].elements, &receipts[i]);
+        struct hbm_receipt *receipt = &receipts[i].receipt;
+        codec_receipt_of(&sums[i], receipt->elements, receipt);
         /* Its share of the whole: the coders run beside the link. */
-        receipts[i].seconds = (double)nanoseconds / 1e9 * (double)receipts[i].bytes_before / (double)raw_bytes;
+        receipt->seconds = (double)nanoseconds / 1e9 * (double)receipt->bytes_before / (double)raw_bytes;
     }
     *fd = memfd_sealed("hbm-receipts", receipts, n * sizeof(*receipts));
     return *fd < 0 ? fail_errno(failure, HBM_E_SYSTEM, "memfd_create", -*fd) : 0;

@@ -93,9 +93,32 @@ def test_compression_frees_what_it_saves_and_says_so(shared):
         assert row["sqnr_db"] > 30 and row["clipped_fraction"] <= 1 and row["max_abs_error"] < 0.1
         assert row["encoding"].startswith("int8") and row["seconds"] >= 0
     shown = row_of(shared, "m/t0")
+    events = [event for event in shared.rpc("hbm.events") if event["event"] == "buffer.encoded" and event["name"] == "m/t0"]
+    assert events[-1]["detail"].startswith("int8 per group of 128 by minmax,"), events
     assert shown["stored_size"] == N + 4 * N // 128 and shown["size"] == 4 * N and shown["receipt"]["sqnr_db"] > 30
     ctl_done(shared, "decompress", "model:m")
     assert used(shared) == before
+
+
+def test_a_receipt_says_what_was_lost_against_the_original_and_stays_with_the_buffer(shared):
+    values = [math.sin(i) * (100 if i % 50 == 0 else 1) for i in range(3000)] + [NAN, INF, -INF, 0.0]
+    load(shared, {"t": values})
+    before = values_of(shared, "m/t")
+    row, = compress(shared, "m/t", "int8", "tensor")
+    after = values_of(shared, "m/t")
+    pairs = [(x, y) for x, y in zip(before, after) if math.isfinite(x)]
+    near = lambda a, b: abs(a - b) <= 1e-5 * abs(b)
+    sqnr = 10 * math.log10(sum(x * x for x, _ in pairs) / sum((x - y) ** 2 for x, y in pairs))
+    assert near(row["sqnr_db"], sqnr) and near(row["sqnr_inlier_db"], sqnr) and row["clipped"] == 0
+    assert near(row["max_abs_error"], max(abs(x - y) for x, y in pairs))
+    assert near(row["max_rel_error"], max(abs(x - y) / abs(x) for x, y in pairs if x))
+    assert row["zeroed"] == sum(x != 0 and y == 0 for x, y in pairs) > 0 and row["nans"] == 1 and row["infinities"] == 2
+    most = max(abs(x) for x, _ in pairs)
+    assert row["method"] == "minmax" and near(row["range"][1], most) and row["range"][0] == -row["range"][1]
+    assert row["bytes_saved"] == row["bytes_before"] - row["bytes_after"] > 0 and row["gb_per_s"] > 0
+    receipt = row_of(shared, "m/t")["receipt"]
+    assert all(receipt[key] == row[key] for key in ("method", "clipped", "zeroed", "nans", "infinities", "bytes_saved"))
+    assert near(receipt["sqnr_inlier_db"], sqnr) and near(receipt["seconds"], row["seconds"])
 
 
 def test_the_id_stays_and_the_version_goes_up(shared):

@@ -134,7 +134,7 @@ static bool has_pieces(const struct job *job, unsigned next, uint32_t n)
 static bool pack(struct world *world, struct job *job, unsigned next)
 {
     const struct job_pack_request *request = &job->request.pack;
-    static const struct hbm_receipt receipts[1024];
+    static const struct job_receipt receipts[1024];
 
     job->reply.pack.checksum = hash_grains(world, request->bytes, NULL);
     job->reply.pack.nanoseconds = 1000;

@@ -39,6 +39,10 @@ static void print_field(const char *type, size_t count, const char *name, size_t
     F(uint64_t, bytes_before)                                                                                      \
     F(uint64_t, bytes_after) F(double, sqnr_db) F(double, max_abs_error) F(double, clipped_fraction)               \
         F(double, seconds) F(uint64_t, elements) F(uint64_t, nonfinite)
+#define hbm_quality_FIELDS(F, A)                                                                                   \
+    F(double, sqnr_inlier_db)                                                                                      \
+    F(double, max_rel_error) F(uint64_t, zeroed) F(uint64_t, nans) F(uint64_t, infinities) F(float, lo)            \
+        F(float, hi) F(double, parameter) F(uint32_t, method) F(uint32_t, unused) F(uint64_t, clipped)
 #define wire_spec_FIELDS(F, A)                                                                                     \
     F(uint64_t, size)                                                                                              \
     A(uint64_t, dims, HBM_RANK_MAX) F(uint32_t, device) F(uint32_t, dtype) F(uint32_t, rank) F(uint32_t, handle)   \
@@ -74,7 +78,7 @@ static void print_field(const char *type, size_t count, const char *name, size_t
 
 #define STRUCTS(S)                                                                                                 \
     S(packet_header)                                                                                               \
-    S(packet_refusal) S(hbm_encoding) S(hbm_receipt) S(wire_spec) S(wire_grant) S(wire_range) S(table_header)      \
+    S(packet_refusal) S(hbm_encoding) S(hbm_receipt) S(hbm_quality) S(wire_spec) S(wire_grant) S(wire_range) S(table_header)      \
         S(table_arena) S(table_buffer) S(job_extent) S(job_spill_key) S(job_code) S(job_range)
 
 #define STRUCT(tag)                                                                                                \

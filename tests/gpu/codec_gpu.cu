@@ -16,6 +16,7 @@
 
 #include "kernels/codec.h"
 #include "kernels/element.h"
+#include "kernels/tally.h"
 
 #define GUARD 256u /* bytes that must stay as they were, before and after every output */
 #define POISON 0xa5
@@ -136,6 +137,22 @@ static bool close(double a, double b, double most)
     return a == b || std::fabs(a - b) <= most;
 }
 
+static std::string qualities_differ(const hbm_quality &got, const hbm_quality &expected)
+{
+    char text[300];
+
+    if (close(got.sqnr_inlier_db, expected.sqnr_inlier_db, 4.3e-6) && got.max_rel_error == expected.max_rel_error &&
+        got.clipped == expected.clipped && got.zeroed == expected.zeroed && got.nans == expected.nans &&
+        got.infinities == expected.infinities && got.lo == expected.lo && got.hi == expected.hi)
+        return "";
+    snprintf(text, sizeof(text),
+             "inliers %.9g dB relative %g zeroed %llu nans %llu range %g %g, not %.9g dB %g %llu %llu %g %g",
+             got.sqnr_inlier_db, got.max_rel_error, (unsigned long long)got.zeroed, (unsigned long long)got.nans, got.lo,
+             got.hi, expected.sqnr_inlier_db, expected.max_rel_error, (unsigned long long)expected.zeroed,
+             (unsigned long long)expected.nans, expected.lo, expected.hi);
+    return text;
+}
+
 static std::string receipts_differ(const hbm_receipt &got, const hbm_receipt &expected)
 {
     char text[200];
@@ -170,12 +187,16 @@ static std::string compare(lane &on, codec_job job, const std::vector<unsigned c
     std::vector<int32_t> zero(zeros + 1);
     codec_job host = job;
     hbm_receipt expected = {}, got = {};
+    hbm_quality expected_quality = {}, quality = {};
+    codec_tally tally;
     host.raw_in = raw.data();
     host.data = data.data();
     host.scale = scale.data();
     host.zero = zero.data();
     host.raw_out = out.data();
-    codec_encode_host(&host, &expected);
+    codec_tally_host(&host, &tally);
+    codec_receipt_of(&tally, count, &expected);
+    codec_quality_of(&tally, &host.encoding, &expected_quality);
     codec_decode_host(&host);
 
     layout l;
@@ -195,18 +216,21 @@ static std::string compare(lane &on, codec_job job, const std::vector<unsigned c
     job.raw_out = on.at(d_out);
     error = codec_encode_cuda(&job, on.at(d_work), on.stream);
     if (!error)
+        error = codec_measure_cuda(&job, on.at(d_work), on.stream);
+    if (!error)
         error = codec_decode_cuda(&job, on.stream);
     if (!error)
         error = cudaStreamSynchronize(on.stream);
     if (!error)
-        error = codec_receipt_cuda(&job, on.at(d_work), &got);
+        error = codec_receipt_cuda(&job, on.at(d_work), &got, &quality);
     if (error)
         return cudaGetErrorString((cudaError_t)error);
 
     for (const std::string &why :
          {on.fetch(), on.same("original", d_raw, raw.data(), width), on.same("scale", d_scale, scale.data(), 4),
           on.same("zero point", d_zero, zero.data(), 4), on.same("code", d_data, data.data(), stored),
-          on.same("decoded element", d_out, out.data(), width), receipts_differ(got, expected)})
+          on.same("decoded element", d_out, out.data(), width), receipts_differ(got, expected),
+          qualities_differ(quality, expected_quality)})
         if (!why.empty())
             return why;
     return "";
@@ -432,7 +456,7 @@ static std::string large(unsigned granularity, unsigned group)
         if (!error && (at = "synchronize"))
             error = cudaDeviceSynchronize();
         if (!error && (at = "receipt"))
-            error = codec_receipt_cuda(&job, work, &receipt);
+            error = codec_receipt_cuda(&job, work, &receipt, nullptr);
         if (!error && (at = "scale"))
             error = cudaMemcpy(scale.data(), job.scale, units * 4, cudaMemcpyDeviceToHost);
         for (uint64_t start : starts) {

@@ -188,12 +188,15 @@ static void a_reader_keeps_what_it_has_until_it_lets_go(void **state)
     assert_ptr_equal(fresh->mappings[0]->extent, buffer->arena->extent);
     /* Through a restart as well. */
     uint64_t id = lease->id, old_id = old->id;
+    const uint64_t buffer_id = buffer->id;
     char *before = world_picture(&w);
     assert_int_equal(world_restart(&w), 0);
     char *after = world_picture(&w);
     assert_string_equal(before, after);
     free(before);
     free(after);
+    const struct hbm_quality *quality = &buffer_get(w.core, buffer_id)->quality;
+    assert_true(quality->sqnr_inlier_db == 41 && quality->zeroed == 3 && quality->lo == -2 && quality->hi == 2);
     lease = lease_get(w.core, id);
     assert_int_equal(lease->mappings[0]->extent->id, old_id);
     detach(&w, lease);

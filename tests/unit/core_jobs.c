@@ -148,8 +148,10 @@ static int run_code(struct world *world, struct job *job)
         toy(true, &job->request.encode.code, source, target);
     else
         toy(false, &job->request.decode.code, target, source);
-    if (encode)
+    if (encode) {
         job->reply.encode.receipt = (struct hbm_receipt){.sqnr_db = 40, .seconds = 1e-6};
+        job->reply.encode.quality = (struct hbm_quality){.sqnr_inlier_db = 41, .zeroed = 3, .lo = -2, .hi = 2};
+    }
     munmap(source, from->size);
     munmap(target, to->size);
     return encode && job->request.encode.min_sqnr_db > 40 ? HBM_E_QUALITY : 0;
@@ -183,11 +185,12 @@ static void run_piece(bool pack, const struct job_piece *piece, unsigned char *r
 
 static int send_receipts(uint32_t n)
 {
-    struct hbm_receipt receipts[64];
+    struct job_receipt receipts[64];
 
     assert_in_range(n, 1, 64);
     for (uint32_t i = 0; i < n; i++)
-        receipts[i] = (struct hbm_receipt){.sqnr_db = 40, .max_abs_error = 0.5, .seconds = 1e-6};
+        receipts[i] = (struct job_receipt){.receipt = {.sqnr_db = 40, .max_abs_error = 0.5, .seconds = 1e-6},
+                                           .quality = {.sqnr_inlier_db = 41, .zeroed = 3, .lo = -2, .hi = 2}};
     return memfd_sealed("receipts", receipts, n * sizeof(*receipts));
 }
 

@@ -81,7 +81,7 @@ static void parked_memory_is_raw_on_the_device_and_encoded_off_it(void **state)
         assert_int_equal(op->rows[0].size, raw);
         assert_int_equal(op->rows[0].stored, 64 * 4096 + 64 * 4);
         assert_int_equal(op->rows[0].packed.codec, HBM_CODEC_INT8);
-        assert_true(buffer->has_receipt && buffer->receipt.sqnr_db == 40);
+        assert_true(buffer->has_receipt && buffer->receipt.sqnr_db == 40 && buffer->quality.sqnr_inlier_db == 41);
         assert_true(w.device->used[tiers[i]] < raw / 3);
         assert_int_equal(w.device->used[HBM_TIER_DEVICE], 0);
         assert_int_equal(buffer->encoding.codec, HBM_CODEC_RAW);

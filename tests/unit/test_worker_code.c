@@ -166,7 +166,7 @@ static int ask_pack(struct packed *p, unsigned opcode, unsigned flags, uint64_t 
 }
 
 /* What ENCODE and DECODE make of it. */
-static void recode(struct packed *p, struct job_code code, struct hbm_receipt *receipt)
+static void recode(struct packed *p, struct job_code code, struct job_receipt *receipt)
 {
     struct ask_extent stored = make(JOB_EXTENT_HOST, 64 * MIB);
     struct job_encode_request encode = {.source = p->raw.extent, .target = stored.extent, .code = code};
@@ -175,12 +175,12 @@ static void recode(struct packed *p, struct job_code code, struct hbm_receipt *r
     union job_reply reply;
 
     expect(ask_job(&worker, JOB_ENCODE, &encode, fds, 2, &reply, NULL), 0);
-    *receipt = reply.encode.receipt;
+    *receipt = (struct job_receipt){reply.encode.receipt, reply.encode.quality};
     expect(ask_job(&worker, JOB_DECODE, &decode, back, 2, NULL, NULL), 0);
     drop(&stored);
 }
 
-static void recode_all(struct packed *p, struct hbm_receipt receipts[3])
+static void recode_all(struct packed *p, struct job_receipt receipts[3])
 {
     struct job_code code = {.raw_offset = WIDE_AT,
                             .rank = 1,
@@ -209,19 +209,23 @@ static bool is_near(double a, double b)
     return fabs(a - b) <= 1e-9 * fabs(b);
 }
 
-static void check_receipts(int fd, const struct hbm_receipt wanted[3])
+static void check_receipts(int fd, const struct job_receipt wanted[3])
 {
     size_t size;
-    struct hbm_receipt *receipts = memfd_map_sealed(fd, 4096, &size);
+    struct job_receipt *receipts = memfd_map_sealed(fd, 4096, &size);
 
     assert_non_null(receipts);
     assert_int_equal(size, 3 * sizeof(*receipts));
     for (unsigned i = 0; i < 3; i++) {
-        assert_int_equal(receipts[i].elements, wanted[i].elements);
-        assert_int_equal(receipts[i].bytes_before, wanted[i].bytes_before);
-        assert_int_equal(receipts[i].bytes_after, wanted[i].bytes_after);
-        assert_true(is_near(receipts[i].sqnr_db, wanted[i].sqnr_db));
-        assert_true(receipts[i].max_abs_error == wanted[i].max_abs_error);
+        assert_int_equal(receipts[i].receipt.elements, wanted[i].receipt.elements);
+        assert_int_equal(receipts[i].receipt.bytes_before, wanted[i].receipt.bytes_before);
+        assert_int_equal(receipts[i].receipt.bytes_after, wanted[i].receipt.bytes_after);
+        assert_true(is_near(receipts[i].receipt.sqnr_db, wanted[i].receipt.sqnr_db));
+        assert_true(receipts[i].receipt.max_abs_error == wanted[i].receipt.max_abs_error);
+        assert_true(is_near(receipts[i].quality.sqnr_inlier_db, wanted[i].quality.sqnr_inlier_db));
+        assert_true(receipts[i].quality.max_rel_error == wanted[i].quality.max_rel_error);
+        assert_int_equal(receipts[i].quality.zeroed, wanted[i].quality.zeroed);
+        assert_true(receipts[i].quality.lo == wanted[i].quality.lo && receipts[i].quality.hi == wanted[i].quality.hi);
     }
     munmap(receipts, size);
     close(fd);
@@ -230,7 +234,7 @@ static void check_receipts(int fd, const struct hbm_receipt wanted[3])
 static void pack_there_and_back(unsigned kind)
 {
     struct packed p = make_packed(kind);
-    struct hbm_receipt receipts[3];
+    struct job_receipt receipts[3];
     union job_reply reply;
     int fd = -1, made = -1;
 

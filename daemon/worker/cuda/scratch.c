@@ -71,8 +71,10 @@ int device_after(enum device_stream stream, const struct device_mark *mark, stru
 int device_encode_queued(enum device_stream stream, const struct codec_job *job, struct codec_tally *tally,
                          struct failure *failure)
 {
-    return runtime_check(failure, "the encoder",
-                         (cudaError_t)codec_encode_cuda(job, tally, context_stream(stream)));
+    if (runtime_check(failure, "the encoder", (cudaError_t)codec_encode_cuda(job, tally, context_stream(stream))))
+        return failure->error;
+    return runtime_check(failure, "the measuring of what was encoded",
+                         (cudaError_t)codec_measure_cuda(job, tally, context_stream(stream)));
 }
 
 int device_decode_queued(enum device_stream stream, const struct codec_job *job, struct failure *failure)

@@ -117,7 +117,8 @@ static int encode_with(const struct codec_job *job, void *workspace, struct stop
     return stopwatch_stop(watch, stream, seconds, failure);
 }
 
-int device_encode(const struct codec_job *job, struct hbm_receipt *receipt, struct failure *failure)
+int device_encode(const struct codec_job *job, struct hbm_receipt *receipt, struct hbm_quality *quality,
+                  struct failure *failure)
 {
     uint64_t bytes = codec_workspace_bytes(job);
     struct stopwatch watch = {0};
@@ -126,8 +127,12 @@ int device_encode(const struct codec_job *job, struct hbm_receipt *receipt, stru
 
     if (bytes && runtime_check(failure, "cudaMalloc of the encoder's workspace", cudaMalloc(&workspace, bytes)))
         return failure->error;
-    if (!encode_with(job, workspace, &watch, &seconds, failure))
-        runtime_check(failure, "the receipt", (cudaError_t)codec_receipt_cuda(job, workspace, receipt));
+    if (!encode_with(job, workspace, &watch, &seconds, failure) &&
+        !runtime_check(failure, "the measuring of what was encoded",
+                       (cudaError_t)codec_measure_cuda(job, workspace, context_stream(DEVICE_COMPUTE)))) {
+        device_drain(DEVICE_COMPUTE);
+        runtime_check(failure, "the receipt", (cudaError_t)codec_receipt_cuda(job, workspace, receipt, quality));
+    }
     receipt->seconds = seconds;
     stopwatch_free(&watch);
     if (workspace)

@@ -65,14 +65,20 @@ int device_hash(enum device_stream stream, const struct device_mark *after, cons
     return fail(failure, HBM_E_UNSUPPORTED, "the host device does not hash by itself");
 }
 
-int device_encode(const struct codec_job *job, struct hbm_receipt *receipt, struct failure *failure)
+int device_encode(const struct codec_job *job, struct hbm_receipt *receipt, struct hbm_quality *quality,
+                  struct failure *failure)
 {
+    struct codec_tally tally;
     struct timespec start, end;
+    uint64_t elements = 0;
 
     (void)failure;
     clock_gettime(CLOCK_MONOTONIC, &start);
-    codec_encode_host(job, receipt);
+    codec_tally_host(job, &tally);
     clock_gettime(CLOCK_MONOTONIC, &end);
+    hbm_shape_elements(job->dims, job->rank, &elements);
+    codec_receipt_of(&tally, elements, receipt);
+    codec_quality_of(&tally, &job->encoding, quality);
     receipt->seconds = (double)(end.tv_sec - start.tv_sec) + 1e-9 * (double)(end.tv_nsec - start.tv_nsec);
     return 0;
 }

@@ -1,0 +1,41 @@
+/* What a lossy operation cost: in rows of operations and with the buffer. */
+#include <math.h>
+
+#include "daemon/rpc/rows.h"
+
+static void write_range(struct writer *writer, const struct hbm_quality *quality)
+{
+    char method[48];
+
+    hbm_calibration_text(quality->method, quality->parameter, method, sizeof(method));
+    if (quality->lo == 0 && quality->hi == 0) { /* a codec without one */
+        write_null(writer, "method");
+        write_null(writer, "range");
+        return;
+    }
+    write_string(writer, "method", method);
+    write_open(writer, "range", '[');
+    write_real(writer, NULL, quality->lo);
+    write_real(writer, NULL, quality->hi);
+    write_close(writer, ']');
+}
+
+void write_quality(struct writer *writer, const struct hbm_receipt *receipt, const struct hbm_quality *quality)
+{
+    uint64_t bytes = receipt->bytes_before + receipt->bytes_after;
+    bool saves = receipt->bytes_before > receipt->bytes_after;
+
+    write_number(writer, "bytes_saved", saves ? receipt->bytes_before - receipt->bytes_after : 0);
+    write_real(writer, "sqnr_db", receipt->sqnr_db);
+    write_real(writer, "sqnr_inlier_db", quality->sqnr_inlier_db);
+    write_real(writer, "max_abs_error", receipt->max_abs_error);
+    write_real(writer, "max_rel_error", quality->max_rel_error);
+    write_real(writer, "clipped_fraction", receipt->clipped_fraction);
+    write_number(writer, "clipped", quality->clipped);
+    write_number(writer, "zeroed", quality->zeroed);
+    write_number(writer, "nans", quality->nans);
+    write_number(writer, "infinities", quality->infinities);
+    write_range(writer, quality);
+    write_real(writer, "seconds", receipt->seconds);
+    write_real(writer, "gb_per_s", receipt->seconds > 0 ? (double)bytes / receipt->seconds / 1e9 : (double)NAN);
+}

@@ -1,0 +1,80 @@
+/* Codes that have units, beside the original: the second half of a tally, whatever kernel encoded them. */
+#pragma once
+
+#include "kernels/launch.cuh"
+#include "kernels/quality.cuh"
+#include "kernels/unit.cuh"
+
+#define MEASURE_THREADS 256u
+#define MEASURE_LANES 2u
+
+/* With the scale of its unit nothing is clipped, but where that is subnormal; the reference tells. */
+template <class Code> static __device__ __noinline__ bool is_clipped(float x, const unit_params params)
+{
+    thread_tally tally;
+
+    Code::encode_exact(x, params, tally);
+    return tally.clipped != 0;
+}
+
+template <class Code, class Raw, enum unit_layout UNITS>
+static __global__ void __launch_bounds__(MEASURE_THREADS)
+    measure_units(const void *in, const void *coded, unit_arrays units, struct codec_view view, bool aligned,
+                  struct codec_tally *total)
+{
+    typedef typename Raw::word word;
+    constexpr unsigned N = Code::template elements<Raw>;
+    chunk<word, N> raw[MEASURE_LANES];
+    packed<Code::bits, N> codes[MEASURE_LANES];
+    thread_quality quality;
+
+    auto load = [&](unsigned k, span<N> s) {
+        raw[k] = span_load<word>(s, in);
+        codes[k] = packed_load<Code::bits>(s, coded);
+    };
+    auto compare = [&](unsigned k, span<N> s) {
+        struct codec_walk walk;
+        uint64_t unit;
+        bool one = unit_at<UNITS>(view, s.at, s.past, unit, walk);
+        unit_params params = units.at<Code::has_zero>(unit);
+
+#pragma unroll
+        for (unsigned i = 0; i < N; i++) {
+            if (i >= s.past)
+                break;
+            if (!one)
+                params = units.at<Code::has_zero>(walk.unit);
+            float x = Raw::up(raw[k].w[i]);
+            bool clipped = params.scale < __uint_as_float(ELEMENT_LEAST) && is_clipped<Code>(x, params);
+
+            quality.add(x, Code::value(codes[k].get(i), params), clipped);
+            if (!one)
+                codec_walk_step(&view, &walk);
+        }
+    };
+    for_chunks<N, MEASURE_LANES>(view.count, aligned, load, compare);
+    quality.publish_block(total);
+}
+
+template <class Code, class Raw> static cudaError_t unit_measure(const struct codec_call &call)
+{
+    constexpr unsigned N = Code::template elements<Raw>;
+    const struct codec_view &view = call.view;
+    auto *kernel = measure_units<Code, Raw, ANY_UNITS>;
+
+    if (!view.count)
+        return cudaSuccess;
+    switch (unit_layout_of(view, N)) {
+    case ONE_UNIT:
+        kernel = measure_units<Code, Raw, ONE_UNIT>;
+        break;
+    case EVEN_UNITS:
+        kernel = measure_units<Code, Raw, EVEN_UNITS>;
+        break;
+    case ANY_UNITS:
+        break;
+    }
+    return launch_few(kernel, chunk_blocks(view.count, MEASURE_THREADS, MEASURE_LANES * N), MEASURE_THREADS,
+                      call.stream, call.in, (const void *)call.out, unit_arrays{call.scale, call.zero}, view,
+                      call.aligned, call.tally);
+}
