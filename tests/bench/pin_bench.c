@@ -1,15 +1,15 @@
-/* Pinned host memory, in GB/s: host-NUMA extents as the worker makes them, in pieces of several sizes and by
- * several threads, beside cuMemHostAlloc (which is cudaHostAlloc) of as much; the longest CUDA call of another
- * process meanwhile; and through the daemon the first offload, whose memory was made ahead, beside a later one. GPU
- * only. usage: pin_bench [GIB] */
+/* Pinned host memory. GPU only. usage: pin_bench [GIB] | pin_bench offload [MIB]
+ *
+ * pin_bench           in GB/s: host-NUMA extents as the worker makes them, in pieces of several sizes and by
+ * several threads, beside cuMemHostAlloc (which is cudaHostAlloc) of as much; and through the daemon the first
+ * offload, whose memory was made ahead, beside a later one pin_bench offload   what it takes to move to host memory
+ * that has to be made and pinned first, beside cuMemHostAlloc and a copy of the same bytes
+ *
+ * With both, how long another process's CUDA calls take meanwhile. */
 #include <pthread.h>
-#include <signal.h>
-#include <stdatomic.h>
-#include <sys/mman.h>
-#include <sys/prctl.h>
-#include <unistd.h>
 
-#include "tests/bench/driver.h"
+#include "tests/bench/bare.h"
+#include "tests/bench/neighbour.h"
 
 #define MIB ((size_t)1 << 20)
 #define RUNS 6u
@@ -17,62 +17,13 @@
 #define THREADS_MAX 4u
 #define HOST_NUMA_ID 134 /* CU_DEVICE_ATTRIBUTE_HOST_NUMA_ID */
 #define READY_US 1500000 /* the daemon waits a moment before it pins, and pauses in between */
+#define PINNING "bench-pinning"
+#define PINNING_RUNS 5u
+#define PINNING_UNIT (2 * MIB)
+#define QUIET_US 500000
 
 static const struct cuda_driver *driver;
 static int node;
-
-/* ---- Another process, with a context and little to do ---- */
-
-struct neighbour {
-    atomic_bool works;
-    _Atomic uint64_t longest_ns;
-} * neighbour;
-
-static void note_since(double start)
-{
-    uint64_t ns = (uint64_t)((bench_now() - start) * 1e9);
-
-    if (ns > atomic_load(&neighbour->longest_ns))
-        atomic_store(&neighbour->longest_ns, ns);
-}
-
-static void keep_calling(void)
-{
-    char bytes[4096] = {0};
-    CUdeviceptr block, page;
-    CUstream stream;
-
-    prctl(PR_SET_PDEATHSIG, SIGKILL);
-    driver_open();
-    driver_must(driver_more.stream_create(&stream, 1), "cuStreamCreate");
-    driver_must(driver_more.mem_alloc(&page, sizeof(bytes)), "cuMemAlloc");
-    for (;;) {
-        double start = bench_now();
-        driver_must(driver_more.mem_alloc(&block, 2 * MIB), "cuMemAlloc");
-        note_since(start);
-        start = bench_now();
-        driver_must(driver_more.up(page, bytes, sizeof(bytes), stream), "cuMemcpyHtoDAsync");
-        driver_must(cuda_driver()->stream_synchronize(stream), "cuStreamSynchronize");
-        note_since(start);
-        start = bench_now();
-        driver_must(driver_more.mem_free(block), "cuMemFree");
-        note_since(start);
-        atomic_store(&neighbour->works, true);
-    }
-}
-
-/* Before CUDA is used here. */
-static pid_t start_neighbour(void)
-{
-    neighbour = mmap(NULL, sizeof(*neighbour), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    pid_t pid = neighbour == MAP_FAILED ? -1 : fork();
-
-    if (pid < 0)
-        perror("a neighbour"), exit(1);
-    if (!pid)
-        keep_calling();
-    return pid;
-}
 
 /* ---- What pins ---- */
 
@@ -138,12 +89,12 @@ static double pin_by_host_alloc(const struct way *way, size_t bytes)
 /* GB/s, and the neighbour's longest call of all runs in ms: of giving back, too. */
 static double measure(const struct way *way, size_t bytes, double *samples, double *longest_ms)
 {
-    atomic_store(&neighbour->longest_ns, 0);
+    neighbour_longest_ms();
     for (unsigned i = 0; i < RUNS + 1; i++) {
         double seconds = way->threads ? pin_extents(way, bytes) : pin_by_host_alloc(way, bytes);
         samples[i ? i - 1 : 0] = (double)bytes / 1e9 / seconds; /* the first is a warm-up */
     }
-    *longest_ms = (double)atomic_load(&neighbour->longest_ns) / 1e6;
+    *longest_ms = neighbour_longest_ms();
     return bench_quantile(samples, RUNS, 0.5);
 }
 
@@ -161,9 +112,9 @@ static void compare(size_t bytes)
     double samples[RUNS], beside_ms, ms;
     char what[96];
 
-    atomic_store(&neighbour->longest_ns, 0);
+    neighbour_longest_ms();
     sleep(1);
-    double quiet_ms = (double)atomic_load(&neighbour->longest_ns) / 1e6;
+    double quiet_ms = neighbour_longest_ms();
     double rate = measure(&beside, bytes, samples, &beside_ms);
     for (unsigned i = 0; i < sizeof(ways) / sizeof(*ways); i++) {
         struct bench_row row = {
@@ -219,20 +170,86 @@ static void offload_first(void)
     hbm_close(session);
 }
 
+/* New host memory: of a size that nobody had before, so none is kept. */
+static double offload_once(hbm_session *session, size_t size)
+{
+    bench_make(session, PINNING, size);
+    double start = bench_now();
+    bench_must(hbm_offload(session, PINNING, HBM_TIER_HOST, 0, NULL), "hbm_offload");
+    double seconds = bench_now() - start;
+    bench_drop(session, PINNING);
+    return seconds;
+}
+
+static double bare_alloc(CUdeviceptr device, size_t size, CUstream stream)
+{
+    double start = bench_now();
+    void *host;
+
+    driver_must(driver_more.host_alloc(&host, size, 0), "cuMemHostAlloc");
+    driver_must(driver_more.down(host, device, size, stream), "cuMemcpyDtoHAsync");
+    driver_must(driver->stream_synchronize(stream), "cuStreamSynchronize");
+    double seconds = bench_now() - start;
+    driver_must(driver_more.host_free(host), "cuMemFreeHost");
+    return seconds;
+}
+
+static void offload_that_pins(size_t size)
+{
+    double ours[PINNING_RUNS], beside[PINNING_RUNS], pinning[PINNING_RUNS], quiet[PINNING_RUNS];
+    unsigned runs = bench_runs(PINNING_RUNS);
+    hbm_session *session = bench_open(0);
+    char what[96];
+    CUdeviceptr device;
+    CUstream stream;
+
+    driver_must(driver_more.stream_create(&stream, 1 /* CU_STREAM_NON_BLOCKING */), "cuStreamCreate");
+    driver_must(driver_more.mem_alloc(&device, size), "cuMemAlloc");
+    for (unsigned i = 0; i < runs; i++) {
+        neighbour_longest_ms();
+        usleep(QUIET_US);
+        quiet[i] = neighbour_longest_ms();
+        size_t unheard_of = size - (i + 1) * PINNING_UNIT;
+        ours[i] = offload_once(session, unheard_of) * (double)size / (double)unheard_of;
+        pinning[i] = neighbour_longest_ms();
+        beside[i] = bare_alloc(device, size, stream);
+    }
+    driver_must(driver_more.mem_free(device), "cuMemFree");
+    snprintf(what, sizeof(what), "offload of %zu MiB to host memory that is made for it", size >> 20);
+    struct bench_row row = {.what = what,
+                            .unit = "GB/s",
+                            .beside_what = "cudaHostAlloc and a copy",
+                            .aim = BENCH_RATIO_AT_LEAST,
+                            .bound = 2};
+    bench_take_rate(&row, ours, runs, size);
+    row.beside = (double)size / 1e9 / bench_quantile(beside, runs, 0.5);
+    bench_print(&row);
+    row = (struct bench_row){.what = "another process's longest CUDA call meanwhile",
+                             .unit = "ms",
+                             .beside_what = "with nothing going on",
+                             .aim = BENCH_OURS_AT_MOST,
+                             .bound = 50};
+    bench_take(&row, pinning, runs, 1, 1);
+    row.beside = bench_quantile(quiet, runs, 1);
+    bench_print(&row);
+    hbm_close(session);
+}
+
 int main(int argc, char **argv)
 {
-    size_t bytes = (argc > 1 ? strtoul(argv[1], NULL, 10) : 1) * 1024 * MIB;
-    CUresult (*attribute)(int *, int, CUdevice);
-    pid_t pid = start_neighbour();
+    bool offload = argc > 1 && !strcmp(argv[1], "offload");
+    unsigned long wanted = argc > 1 + offload ? strtoul(argv[1 + offload], NULL, 10) : 0;
 
+    neighbour_start();
     driver = driver_open();
-    *(void **)&attribute = driver_symbol("cuDeviceGetAttribute");
-    if (attribute(&node, HOST_NUMA_ID, 0) || node < 0)
+    if (offload) {
+        offload_that_pins((wanted ? wanted : 2048) * MIB);
+        return 0;
+    }
+    if (driver_more.attribute(&node, HOST_NUMA_ID, 0) || node < 0)
         node = 0;
-    while (!atomic_load(&neighbour->works))
-        usleep(1000);
-    compare(bytes);
-    kill(pid, SIGKILL);
+    compare((wanted ? wanted : 1) * 1024 * MIB);
+    kill(neighbour_pid, SIGKILL);
     offload_first();
     return 0;
 }

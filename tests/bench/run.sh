@@ -114,7 +114,7 @@ measure small_bench
 ctl rm bench-small >/dev/null 2>&1 || true
 measure kernel_bench ${KERNEL_MIB:+"$KERNEL_MIB"}
 measure live_bench ${LIVE_MIB:+"$LIVE_MIB"}
-if [ "$mode" = gpu ]; then measure pinning_bench; fi
+if [ "$mode" = gpu ]; then measure pin_bench offload; fi
 measure layers_bench ${LAYER_MIB:+"$LAYER_MIB"}
 ctl rm bench-layers >/dev/null 2>&1 || true
 measure wake_bench ${WAKE_MIB:+"$WAKE_MIB"}
