@@ -428,9 +428,8 @@ def sanitizer_flags():
     return [f"-fsanitize={found}"] if found else []
 
 
-@pytest.fixture(scope="session")
-def client_program():
-    """Built beside what it tests."""
+def built_client():
+    """client_program.c, beside what it tests."""
     target = BUILD / "tests" / "flow_client"
     target.parent.mkdir(exist_ok=True)
     fresh = target.with_suffix(f".{os.getpid()}")
@@ -439,6 +438,11 @@ def client_program():
                     str(BUILD / "libhbm.a"), "-ldl", "-o", str(fresh)], check=True)
     os.replace(fresh, target)
     return str(target)
+
+
+@pytest.fixture(scope="session")
+def client_program():
+    return built_client()
 
 
 @pytest.fixture

@@ -11,28 +11,19 @@ import contextlib
 import json
 import os
 import signal
-import subprocess
 import sys
 import time
 import types
 
-from world import BUILD, DEVICE, ROOT, World, typed
+from world import DEVICE, World, typed
 from flows import FLOWS
+from helpers import built_client
 
 SAMPLES = 8
 SLOW, SLOWER = ("restart", "worker_restart", "start_and_stop", "supervised", "drain", "ctl_"), 3  # each attempt starts a daemon or a program
 GIVE_UP = 5
 BOUND = 60  # seconds of a short run
-
-def client_program():
-    """tests/flow/client_program.c, beside what it tests."""
-    from helpers import sanitizer_flags
-    target = BUILD / "tests" / "flow_client"
-    target.parent.mkdir(exist_ok=True)
-    subprocess.run(["gcc", "-std=gnu17", "-D_GNU_SOURCE", "-Wall", "-Wextra", "-Werror", "-O1", "-g", "-pthread", f"-I{ROOT}",
-                    f"-I{ROOT / 'client'}", *sanitizer_flags(), str(ROOT / "tests" / "flow" / "client_program.c"),
-                    str(BUILD / "libhbm.a"), "-ldl", "-o", str(target)], check=True)
-    return str(target)
+WAITING = 2  # processes to a processor: one waits more than it does
 
 
 class Run:
@@ -121,11 +112,12 @@ class Run:
             print(f"ok - {name}, {role}: {self.tried - tried} failures of {total} calls, {time.monotonic() - began:.1f} s", flush=True)
 
 
-def share(client_path, pairs, samples, writer):
-    """What one process does of it all."""
+def share(client_path, pairs, samples, queue, writer):
+    """What one process does of it all: always the next that nobody has."""
     run = Run(client_path)
     until = time.monotonic() + BOUND
-    for name, role in pairs:
+    while word := os.read(queue, 2):
+        name, role = pairs[int.from_bytes(word, sys.byteorder)]
         if samples and time.monotonic() > until:
             print(f"left out - {name}, {role}: {BOUND} s are over", flush=True)
             continue
@@ -137,12 +129,15 @@ def share(client_path, pairs, samples, writer):
 def in_parallel(client_path, pairs, samples, n):
     """Sums of what n processes say."""
     tried, failed, sites, readers = 0, 0, set(), []
-    for i in range(n):
+    queue, filler = os.pipe()
+    os.write(filler, b"".join(i.to_bytes(2, sys.byteorder) for i in range(len(pairs))))
+    os.close(filler)
+    for _ in range(n):
         reader, writer = os.pipe()
         if os.fork() == 0:
             status = 1
             try:
-                share(client_path, pairs[i::n], samples, writer)
+                share(client_path, pairs, samples, queue, writer)
                 status = 0
             finally:
                 sys.stdout.flush()
@@ -166,7 +161,7 @@ def main():
     arguments = parser.parse_args()
     if arguments.how == "one":
         name, role, n, variant = arguments.words
-        run = Run(client_program())
+        run = Run(built_client())
         run.attempt(name, role, 0, 0)
         run.attempt(name, role, int(n), int(variant))
         run.close_world()
@@ -175,8 +170,8 @@ def main():
     pairs = [(name, role if DEVICE == "host" else f"cuda {role}") for name in arguments.words or FLOWS for role in FLOWS[name][1]
              if DEVICE == "host" or role in ("worker", "client")]
     # One GPU has room for one daemon that hands out most of it.
-    n = min(len(pairs), os.cpu_count() if DEVICE == "host" else 1)
-    return in_parallel(client_program(), pairs, SAMPLES if arguments.how == "short" else 0, n)
+    n = min(len(pairs), os.cpu_count() * WAITING if DEVICE == "host" else 1)
+    return in_parallel(built_client(), pairs, SAMPLES if arguments.how == "short" else 0, n)
 
 
 if __name__ == "__main__":
