@@ -149,7 +149,8 @@ static void write_devices(FILE *out, const cJSON *devices)
         label(out, "name", cJSON_GetStringValue(member(row, "name")));
         fputs("} 1\n", out);
     }
-    head(out, "hbm_device_ready", GAUGE, "1 where the device is served, 0 while it starts, is drained or has failed.");
+    head(out, "hbm_device_ready", GAUGE,
+         "1 where the device is served, 0 while it starts, is drained or has failed.");
     cJSON_ArrayForEach(row, devices)
     {
         const char *state = cJSON_GetStringValue(member(row, "state"));

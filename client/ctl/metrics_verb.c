@@ -100,7 +100,8 @@ static int listen_on(const struct cli *cli, double port, int *fd)
     int yes = 1;
 
     if (port > 65535 || port != floor(port)) {
-        report(cli, HBM_E_INVALID, "--listen wants a port, 1 to 65535, or 0 for any that is free; see `hbmctl help metrics`");
+        report(cli, HBM_E_INVALID,
+               "--listen wants a port, 1 to 65535, or 0 for any that is free; see `hbmctl help metrics`");
         return EXIT_USAGE;
     }
     address.sin_port = htons((uint16_t)port);
@@ -108,7 +109,8 @@ static int listen_on(const struct cli *cli, double port, int *fd)
     if (*fd < 0 || setsockopt(*fd, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof(yes)) < 0 ||
         bind(*fd, (struct sockaddr *)&address, length) < 0 || listen(*fd, CHILDREN_MAX) < 0 ||
         getsockname(*fd, (struct sockaddr *)&address, &length) < 0)
-        return report(cli, HBM_E_SYSTEM, "port %.0f cannot be listened on: %m; choose another, or end what has it", port);
+        return report(cli, HBM_E_SYSTEM, "port %.0f cannot be listened on: %m; choose another, or end what has it",
+                      port);
     printf("http://127.0.0.1:%u/metrics\n", ntohs(address.sin_port));
     fflush(stdout);
     return 0;
