@@ -37,6 +37,7 @@ static const struct {
     {NULL, "--follow", "go on with what happens from now"},
     {NULL, "--since", "only after this number, the first column"},
     {NULL, "--listen", "serve them for ever at http://127.0.0.1:PORT/metrics, to whoever is on this machine (0: any free port)"},
+    {NULL, "--explain", "cause and remedy of an error of hbm or CUDA, by name or number (NO_MEMORY, CUDA_ERROR_NO_DEVICE, 700)"},
     {NULL, "--limit", "at most so many: the oldest with --since, else the newest (default: all that is kept)"},
 };
 
