@@ -38,6 +38,9 @@ static const struct {
     {NULL, "--since", "only after this number, the first column"},
     {NULL, "--listen", "serve them for ever at http://127.0.0.1:PORT/metrics, to whoever is on this machine (0: any free port)"},
     {NULL, "--explain", "cause and remedy of an error of hbm or CUDA, by name or number (NO_MEMORY, CUDA_ERROR_NO_DEVICE, 700)"},
+    {NULL, "--once", "print it once and end, as is done without a terminal"},
+    {NULL, "--sort", "what comes first: the largest, by name, or the oldest (default bytes; on the screen the keys b, n, a)"},
+    {NULL, "--interval", "how long a screen stays (default 1)"},
     {NULL, "--limit", "at most so many: the oldest with --since, else the newest (default: all that is kept)"},
 };
 

@@ -4,13 +4,23 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
+static struct winsize size_of_terminal(void)
+{
+    struct winsize size = {0};
+
+    if (isatty(STDOUT_FILENO) && ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) < 0)
+        size = (struct winsize){0};
+    return size;
+}
+
 unsigned terminal_width(void)
 {
-    struct winsize size;
+    return size_of_terminal().ws_col;
+}
 
-    if (!isatty(STDOUT_FILENO) || ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) < 0)
-        return 0;
-    return size.ws_col;
+unsigned terminal_height(void)
+{
+    return size_of_terminal().ws_row;
 }
 
 bool terminal_watched(void)
