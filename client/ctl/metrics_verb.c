@@ -14,7 +14,7 @@
 #include "client/ctl/scoped.h"
 #include "client/ctl/verbs.h"
 
-#define PATIENCE_SECONDS 5 /* Prometheus waits twice as long */
+#define PATIENCE_SECONDS 3 /* Prometheus waits for 10 */
 #define REQUEST_BYTES 8192
 #define CHILDREN_MAX 16
 

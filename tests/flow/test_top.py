@@ -118,7 +118,7 @@ def test_without_a_terminal_it_is_one_screen_with_everything(crowded):
     ctl_refused(crowded.ctl("top", "--sort", "colour"), 2, "bytes|name|age")
 
 
-@pytest.mark.parametrize("columns, lines", [(80, 24), (20, 10), (20, 2), (200, 60)])
+@pytest.mark.parametrize("columns, lines", [(80, 24), (20, 10), (200, 60)])
 def test_it_fits_the_terminal_and_says_what_has_no_room(crowded, screen, columns, lines):
     shown = screen(crowded, columns=columns, lines=lines)
     frame = shown.frame()
