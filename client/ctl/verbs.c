@@ -92,6 +92,8 @@ static const struct verb verbs[] = {
     {"config", "", 0, 0, NULL, "hbm.config", {0}, run_call, show_config,
      "the effective configuration and where each value came from"},
     {"rpc", "METHOD [JSON]", 1, 2, NULL, NULL, {0}, run_rpc, NULL, "call any method; prints its result as JSON"},
+    {"complete", "-- WORD...", 0, CLI_WORDS_MAX, NULL, NULL, {0}, run_complete, NULL,
+     "what may stand in place of the last word of a command line, for the shells' completion"},
     {"help", "[VERB]", 0, 1, NULL, NULL, {0}, run_help, NULL, "this text, or everything about a verb"},
 };
 /* clang-format on */

@@ -174,10 +174,10 @@ def test_it_outlives_the_daemon_and_finds_the_next(daemon, screen):
 
 
 def test_a_move_is_there_with_how_far_it_is(make_daemon):
-    daemon = make_daemon(config="disk_write_limit = 1MiB\n").start()
-    put(daemon, "w", os.urandom(16 << 20))
+    daemon = make_daemon(config="disk_write_limit = 1\n").start()
+    put(daemon, "w", bytes(48 << 20))
     op = json.loads(ctl_done(daemon, "--json", "offload", "w", "--to", "disk", "--async"))["op"]
-    text = daemon.wait_for(lambda: (text := ctl_done(daemon, "top")) if "offload" in ctl_done(daemon, "top") else None)
-    assert re.search(r"offload +\[[#-]{10}\] +\d+ % +16\.0 MiB", text), text
-    daemon.wait_for(lambda: "disk_write" in ctl_done(daemon, "top"))
+    moving = re.compile(r"offload +\[###-------\] +33 % +48\.0 MiB")
+    text = daemon.wait_for(lambda: text if moving.search(text := ctl_done(daemon, "top")) else None, 30)
+    assert re.search(r"^0 +disk_write ", text, re.M), text
     ctl_done(daemon, "cancel", op)

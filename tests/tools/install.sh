@@ -60,6 +60,8 @@ packaging/man/make-conf-man.sh config/options.def config/listener.def | install 
 
 put 644 "$root/lib/systemd/system" packaging/hbmd.service packaging/hbmd.socket packaging/hbm-metrics.service
 sed -i "s|/usr/sbin/hbmd|$PREFIX/sbin/hbmd|; s|/usr/bin/hbmctl|$PREFIX/bin/hbmctl|" "$root"/lib/systemd/system/hbm*.service
+put 644 "$root/share/zsh/vendor-completions" packaging/completion/_hbmctl
+install -D -m 644 packaging/completion/hbmctl.bash "$root/share/bash-completion/completions/hbmctl"
 put 644 "$root/share/hbmd" packaging/prometheus/hbm.rules.yml packaging/grafana/hbm.json
 put 644 "$root/lib/sysusers.d" packaging/sysusers.d/hbmd.conf
 put 644 "$root/lib/tmpfiles.d" packaging/tmpfiles.d/hbmd.conf
