@@ -99,12 +99,13 @@ static void paint(struct top *top, bool answered)
 }
 
 /* Until the next frame is due; false if the person wants no more. A key or another size brings it at once. */
-static bool wait_for_key(struct top *top, double seconds)
+static bool wait_for_key(struct top *top, double seconds, const sigset_t *open)
 {
+    struct timespec patience = {(time_t)seconds, (long)(fmod(seconds, 1) * 1e9)};
     struct pollfd input = {.fd = STDIN_FILENO, .events = POLLIN};
     char key;
 
-    if (poll(&input, 1, (int)(seconds * 1000)) <= 0)
+    if (ppoll(&input, 1, &patience, open) <= 0)
         return !interrupted();
     if (read(STDIN_FILENO, &key, 1) != 1 || key == 'q' || key == 'Q')
         return false;
@@ -129,6 +130,7 @@ static int live(struct top *top)
     _cleanup_(rpc_closep) struct rpc *rpc = NULL;
     double seconds = fmin(fmax(cli_number(top->cli, "--interval", 1), 0.1), 3600);
     struct termios before, raw;
+    sigset_t ours, open; /* closed while the screen is written to: what a signal interrupts is lost */
     int status = ask(top, &rpc);
 
     if (status)
@@ -140,13 +142,21 @@ static int live(struct top *top)
     interrupt_watch();
     sigaction(SIGWINCH, &(struct sigaction){.sa_handler = on_resize}, NULL);
     sigaction(SIGTSTP, &(struct sigaction){.sa_handler = SIG_IGN}, NULL);
+    sigemptyset(&ours);
+    sigaddset(&ours, SIGINT);
+    sigaddset(&ours, SIGTERM);
+    sigaddset(&ours, SIGHUP);
+    sigaddset(&ours, SIGWINCH);
+    sigprocmask(SIG_BLOCK, &ours, &open);
     tcsetattr(STDIN_FILENO, TCSADRAIN, &raw);
     fputs(ENTER, stdout);
     do {
         paint(top, !status);
-        if (!wait_for_key(top, seconds))
+        if (!wait_for_key(top, seconds, &open))
             break;
+        sigprocmask(SIG_SETMASK, &open, NULL);
         status = ask(top, &rpc);
+        sigprocmask(SIG_BLOCK, &ours, NULL);
     } while (true);
     fputs(LEAVE, stdout);
     fflush(stdout);

@@ -21,7 +21,7 @@ from machine import Failed, Machine  # noqa: E402  pylint: disable=wrong-import-
 VERSION = re.search(r"^VERSION := (.*)$", (ROOT / "Makefile").read_text(), re.M)[1]
 NEWER = VERSION + "+next"
 # All that says its version, and the ledger, whose rows have more fields; the rest of a newer build is the same.
-SPEAKS_VERSION = ("daemon/listen", "daemon/rpc/discover", "daemon/rpc/status", "daemon/setup", "client/ctl/main")
+SPEAKS_VERSION = ("daemon/listen", "daemon/rpc/discover", "daemon/rpc/status", "daemon/setup", "client/ctl/main", "client/ctl/doctor_daemon")
 SPEAKS_LEDGER = ("daemon/core/ledger", "daemon/core/ledger_open", "daemon/core/ledger_compact", "daemon/core/ledger_copy")
 DROP_IN = "/etc/systemd/system/hbmd.service.d/test.conf"
 CONFIG = "/etc/hbmd/hbmd.conf"
