@@ -41,6 +41,7 @@ static const struct {
     {NULL, "--once", "print it once and end, as is done without a terminal"},
     {NULL, "--sort", "what comes first: the largest, by name, or the oldest (default bytes; on the screen the keys b, n, a)"},
     {NULL, "--interval", "how long a screen stays (default 1)"},
+    {NULL, "--svg", "draw it to that file instead, with each model's groups, and who has leases"},
     {NULL, "--limit", "at most so many: the oldest with --since, else the newest (default: all that is kept)"},
 };
 

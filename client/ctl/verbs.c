@@ -85,6 +85,8 @@ static const struct verb verbs[] = {
     {"top", "", 0, 0,
      OPTIONS(FLAG("--once", NULL), CHOICE("--sort", "bytes|name|age", NULL), NUMBER("--interval", "SECONDS", NULL)), NULL, {0}, run_top,
      NULL, "devices, links, operations, models and clients on one screen, every second anew"},
+    {"map", "", 0, 0, OPTIONS(TEXT("--svg", "FILE", NULL)), NULL, {0}, run_map, NULL,
+     "which models lie in which tier of each device, as a bar each or as a picture"},
     {"metrics", "", 0, 0, OPTIONS(NUMBER("--listen", "PORT", NULL)), "hbm.status", {0}, run_metrics, NULL,
      "counters and gauges as Prometheus reads them, for the textfile collector or by HTTP"},
     {"doctor", "", 0, 0, OPTIONS(TEXT("--explain", "ERROR", NULL)), NULL, {0}, run_doctor, NULL,

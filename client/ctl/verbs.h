@@ -19,6 +19,7 @@ int run_metrics(const struct cli *cli);
 int run_doctor(const struct cli *cli);
 int run_top(const struct cli *cli);
 int run_complete(const struct cli *cli);
+int run_map(const struct cli *cli);
 int run_rpc(const struct cli *cli);
 int run_help(const struct cli *cli);
 int run_load(const struct cli *cli);

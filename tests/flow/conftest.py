@@ -23,7 +23,7 @@ START_SECONDS = 30
 
 # What these test is the same on every device, or NumPy in host memory: `make check` runs them.
 collect_ignore = [] if DEVICE == "host" else [
-    f"test_{name}.py" for name in ("complete", "config", "doctor", "faults_names", "faults_protocol", "metrics", "python", "rpc", "runtime_dir", "top")]
+    f"test_{name}.py" for name in ("complete", "config", "doctor", "faults_names", "faults_protocol", "map", "metrics", "python", "rpc", "runtime_dir", "top")]
 
 
 class RpcError(Exception):
