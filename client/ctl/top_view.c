@@ -288,19 +288,30 @@ static void show_line(const struct top *top, const char *text)
     printf("%.*s\n", width, text);
 }
 
+/* "2 models", "1 model". */
+static int count(char *text, size_t size, const cJSON *status, const char *what)
+{
+    double n = number(status, what);
+    char digits[UNITS_TEXT];
+
+    return snprintf(text, size, ", %s %.*s", units_number(n, digits), (int)strlen(what) - (n == 1), what);
+}
+
 static void show_head(const struct top *top, const struct rows *rows)
 {
     const cJSON *status = top->status;
-    _cleanup_free_ char *version = cell_text(member(status, "version"));
-    char uptime[UNITS_TEXT], line[256];
+    char version[41], uptime[UNITS_TEXT], line[256];
     unsigned more = 0;
 
+    snprintf(version, sizeof(version), "%s", text_of(status, "version"));
     report_clean(version);
     for (unsigned i = 0; i < SECTIONS; i++)
         more += rows[i].n - rows[i].shown;
-    int n = snprintf(line, sizeof(line), "hbmd %s, up %s: %.0f models, %.0f buffers, %.0f sessions", version,
-                     units_seconds(number(status, "uptime_seconds"), uptime), number(status, "models"),
-                     number(status, "buffers"), number(status, "sessions"));
+    int n = snprintf(line, sizeof(line), "hbmd %s, up %s", version,
+                     units_seconds(number(status, "uptime_seconds"), uptime));
+    n += count(line + n, sizeof(line) - (size_t)n, status, "models");
+    n += count(line + n, sizeof(line) - (size_t)n, status, "buffers");
+    n += count(line + n, sizeof(line) - (size_t)n, status, "sessions");
     if (member(status, "degraded") && member(status, "degraded")->child)
         n += snprintf(line + n, sizeof(line) - (size_t)n, "; DEGRADED");
     if (more)
