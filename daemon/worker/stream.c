@@ -14,6 +14,8 @@
 #define LARGE_CHUNKS 4
 /* The last piece takes the link about as long as a CPU takes to wake up for the one before it. */
 #define TAIL_GRAINS 4
+/* Hashed by one kernel: another process's kernels stand still for 0.2 ms whenever one of ours gets its turn. */
+#define HASH_PIECES 16
 
 struct flow {
     const struct stream_copy *copy;
@@ -23,6 +25,7 @@ struct flow {
     uint64_t tail;          /* bytes of the last one; 0: it is like the others */
     struct device_mark marks[WINDOW];
     uint64_t *results; /* the device hashes, to here; NULL: it does not */
+    uint64_t hashed;   /* pieces that it has been told to hash */
     pthread_mutex_t mutex;
     pthread_cond_t changed;
     uint64_t landed; /* pieces */
@@ -103,15 +106,23 @@ static int hash_piece(void *context, uint64_t piece, unsigned lane, struct failu
 
 /* ---- Hashing on the device ---- */
 
-/* Up, the mark moves on: it stands for landed and hashed, so that one wait is for both. */
+/* Up, whoever waits for the last piece waits for what is hashed with it: that is little. */
+static bool ends_group(const struct flow *flow, uint64_t piece)
+{
+    return is_last(flow, piece) || piece + 3 == flow->pieces || piece + 1 == flow->hashed + HASH_PIECES;
+}
+
+/* What is not hashed yet, with this piece. Up, the mark moves on: it stands for landed and hashed, so that one
+ * wait is for both. */
 static int hash_there(struct flow *flow, uint64_t piece, struct device_mark *mark, struct failure *failure)
 {
     const struct stream_copy *copy = flow->copy;
-    uint64_t offset = piece_offset(flow, piece);
+    uint64_t offset = piece_offset(flow, flow->hashed), end = piece_offset(flow, piece) + piece_bytes(flow, piece);
 
     if (device_hash(hash_stream(copy), goes_down(copy) ? NULL : mark, device_side(copy) + offset,
-                    piece_bytes(flow, piece) / CHECKSUM_GRAIN, flow->results + offset / CHECKSUM_GRAIN, failure))
+                    (end - offset) / CHECKSUM_GRAIN, flow->results + offset / CHECKSUM_GRAIN, failure))
         return failure->error;
+    flow->hashed = piece + 1;
     return goes_down(copy) ? 0 : device_mark(hash_stream(copy), mark, failure);
 }
 
@@ -144,7 +155,7 @@ static int send(struct flow *flow, uint64_t piece, struct failure *failure)
                     failure) ||
         device_mark(copy->stream, mark, failure))
         return failure->error;
-    return flow->results ? hash_there(flow, piece, mark, failure) : 0;
+    return flow->results && ends_group(flow, piece) ? hash_there(flow, piece, mark, failure) : 0;
 }
 
 /* As far ahead of what has landed as keeps the link busy; where that is not wanted, no further than it may. */
