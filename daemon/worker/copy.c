@@ -24,6 +24,7 @@ struct copy {
     bool straight;              /* the chunks that run now are moved by it */
     uint64_t first;             /* index of the first of them */
     uint64_t *there[LANES_MAX]; /* hashes of a chunk, by the device */
+    struct head head;
 };
 
 /* Of a chunk that went past the CPU. */
@@ -148,6 +149,13 @@ static int by_lanes(struct copy *copy, unsigned lanes, uint64_t count, struct fa
     return failure->error;
 }
 
+static int share_target(void *context, struct failure *failure)
+{
+    struct copy *copy = context;
+
+    return copy->request->flags & JOB_MAKE_TARGET ? side_share(&copy->target, &copy->job->reply_fd, failure) : 0;
+}
+
 static int by_stream(struct copy *copy, bool inside, bool *hashed, struct failure *failure)
 {
     const struct job_copy_request *r = copy->request;
@@ -160,6 +168,9 @@ static int by_stream(struct copy *copy, bool inside, bool *hashed, struct failur
         .target = copy->target.view.bytes + r->target_offset,
         .bytes = r->bytes,
         .hashes = inside ? NULL : copy->hashes,
+        .meanwhile = share_target,
+        .context = copy,
+        .head = copy->head,
     };
     if (stream_copy(&stream, hashed, failure))
         return failure->error;
@@ -248,8 +259,11 @@ static int open_target(struct copy *copy, unsigned fd, struct failure *failure)
 {
     const struct job_copy_request *r = copy->request;
 
-    if (r->flags & JOB_MAKE_TARGET)
-        return side_make(&copy->target, &r->target, &copy->job->reply_fd, failure);
+    if (r->flags & JOB_MAKE_TARGET) {
+        if (r->source.kind == JOB_EXTENT_HOST && !(r->flags & (JOB_FROM_PEER | JOB_TO_PEER)))
+            head_send(&copy->head, copy->job, copy->source.view.bytes + r->source_offset, r->bytes);
+        return side_make(&copy->target, &r->target, failure);
+    }
     return side_open(&copy->target, &r->target, r->target.kind == JOB_EXTENT_CUDA_IPC ? -1 : copy->job->fds[fd], true,
                      failure);
 }
@@ -263,12 +277,17 @@ void job_copy(struct job *job)
 
     if (side_open(&copy.source, &r->source, has_fd ? job->fds[0] : -1, false, &job->failure))
         return;
-    if (!open_target(&copy, has_fd, &job->failure)) {
-        move_and_check(&copy, &job->failure);
+    if (open_target(&copy, has_fd, &job->failure)) {
+        if (copy.head.n)
+            device_drain(DEVICE_UP);
+    } else {
+        if (!move_and_check(&copy, &job->failure))
+            share_target(&copy, &job->failure); /* no link took time for it */
         job->reply.copy.nanoseconds = monotonic_ns() - start;
         if (!job->failure.error)
             control_answer(job);
         side_close(&copy.target);
     }
+    head_free(&copy.head);
     side_close(&copy.source);
 }

@@ -38,12 +38,16 @@ struct view {
     bool on_device; /* bytes is no address for the CPU: only device_copy and kernels may use it */
     enum { VIEW_NONE, VIEW_MEMFD, VIEW_VMM, VIEW_BLOCK, VIEW_KEPT } origin;
     bool pinned;     /* MEMFD: registered with the driver */
-    uint64_t handle; /* VMM: the import; the others: the device's own */
+    uint64_t handle; /* VMM: the allocation or import; the others: the device's own */
 };
 /* A host extent with a token may stay mapped here after device_unmap. */
 int device_map(const struct job_extent *extent, int fd, struct view *view, struct failure *failure);
 /* device_create and device_map in one, of kind DEVICE: on a GPU the way by the fd takes as long as the mapping. */
-int device_make(const struct job_extent *extent, struct view *view, int *fd, struct failure *failure);
+int device_make(const struct job_extent *extent, struct view *view, struct failure *failure);
+/* Chunks (checksum.h) that the link carries in the time of a device_make; 0 where that takes none. At most HEAD_CHUNKS. */
+unsigned device_make_chunks(void);
+/* Once, of what device_make made and is still mapped: its fd, as device_create gives it. */
+int device_share(struct view *view, int *fd, struct failure *failure);
 void device_unmap(struct view *view);
 
 /* Copies with a device address on at least one side are queued and may be waited for by a mark. */

@@ -320,7 +320,7 @@ void job_pack(struct job *job)
 static int open_raw(struct packing *p, const struct job_unpack_request *r, int fd, struct failure *failure)
 {
     if (r->flags & JOB_MAKE_TARGET)
-        return side_make(&p->raw, &r->raw, &p->job->reply_fd, failure);
+        return side_make(&p->raw, &r->raw, failure);
     return side_open(&p->raw, &r->raw, fd, true, failure);
 }
 
@@ -338,6 +338,8 @@ void job_unpack(struct job *job)
                             &job->failure) &&
             !run(&p, unpack_batch, r->flags, &job->failure))
             collect(&p, r->flags, r->expected, &job->reply.unpack.checksum, &job->failure);
+        if (r->flags & JOB_MAKE_TARGET && !job->failure.error)
+            side_share(&p.raw, &job->reply_fd, &job->failure);
         end(&p);
         job->reply.unpack.nanoseconds = monotonic_ns() - start;
         if (!job->failure.error)

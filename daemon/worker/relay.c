@@ -77,9 +77,8 @@ int relay_copy(const struct relay *relay, struct failure *failure)
 {
     struct relaying relaying = {.relay = relay};
     const struct job_extent slots = {.kind = JOB_EXTENT_DEVICE, .size = SLOTS * CHECKSUM_CHUNK};
-    _cleanup_fd_ int fd = -1;
 
-    if (device_make(&slots, &relaying.slots, &fd, failure))
+    if (device_make(&slots, &relaying.slots, failure))
         return failure->error;
     if (relay->bytes % CHECKSUM_GRAIN == 0)
         relaying.results = device_hashes_new(checksum_grains(relay->bytes));

@@ -29,10 +29,15 @@ int side_open(struct side *side, const struct job_extent *extent, int fd, bool w
     return 0;
 }
 
-int side_make(struct side *side, const struct job_extent *extent, int *fd, struct failure *failure)
+int side_make(struct side *side, const struct job_extent *extent, struct failure *failure)
 {
     *side = (struct side){.token = extent->token, .file = {.fd = -1, .direct = -1}};
-    return device_make(extent, &side->view, fd, failure);
+    return device_make(extent, &side->view, failure);
+}
+
+int side_share(struct side *side, int *fd, struct failure *failure)
+{
+    return *fd >= 0 ? 0 : device_share(&side->view, fd, failure);
 }
 
 void side_close(struct side *side)

@@ -15,8 +15,10 @@ struct side {
 
 /* The fd is borrowed until side_close. */
 int side_open(struct side *side, const struct job_extent *extent, int fd, bool write, struct failure *failure);
-/* A new extent of device memory; its fd is the caller's, like the one of device_create. */
-int side_make(struct side *side, const struct job_extent *extent, int *fd, struct failure *failure);
+/* A new extent of device memory, which side_share gives the fd of. */
+int side_make(struct side *side, const struct job_extent *extent, struct failure *failure);
+/* *fd is the caller's, like the one of device_create. Does nothing if it is there already. */
+int side_share(struct side *side, int *fd, struct failure *failure);
 void side_close(struct side *side);
 
 /* What one lane works with; made when first needed. */

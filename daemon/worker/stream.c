@@ -146,13 +146,16 @@ static int collect(struct flow *flow, struct failure *failure)
 static int send(struct flow *flow, uint64_t piece, struct failure *failure)
 {
     const struct stream_copy *copy = flow->copy;
-    uint64_t offset = piece_offset(flow, piece);
+    uint64_t offset = piece_offset(flow, piece), end = offset + piece_bytes(flow, piece);
     struct device_mark *mark = &flow->marks[piece % WINDOW];
 
+    if (piece == 0 && head_land(&copy->head, copy->target, failure))
+        return failure->error;
+    if (offset < head_bytes(&copy->head))
+        offset = head_bytes(&copy->head);
     if (pace_wait(copy->job, piece_bytes(flow, piece), failure) ||
         (!mark->event && device_mark_new(mark, failure)) ||
-        device_copy(copy->stream, copy->target + offset, copy->source + offset, piece_bytes(flow, piece),
-                    failure) ||
+        (end > offset && device_copy(copy->stream, copy->target + offset, copy->source + offset, end - offset, failure)) ||
         device_mark(copy->stream, mark, failure))
         return failure->error;
     return flow->results && ends_group(flow, piece) ? hash_there(flow, piece, mark, failure) : 0;
@@ -189,8 +192,10 @@ static void run(struct flow *flow, struct failure *failure)
     bool by_cpu = flow->hashes && !flow->results;
     struct lanes lanes;
 
-    /* The link is busy before there are threads to follow it. */
+    /* The link is busy before there are threads to follow it, and while the caller does what it has to. */
     send_ahead(flow, 0, failure);
+    if (flow->copy->meanwhile && !failure->error)
+        flow->copy->meanwhile(flow->copy->context, failure);
     if (by_cpu)
         lanes_start(&lanes, lanes_of_cpu() + 1, flow->pieces, hash_piece, flow);
     if (failure->error || send_rest(flow, failure)) {

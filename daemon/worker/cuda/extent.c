@@ -62,10 +62,9 @@ int extent_granularity(uint64_t *bytes, struct failure *failure)
 
 /* The handle is the caller's. */
 static int create_handle(const CUmemAllocationProp *prop, uint64_t wanted, uint64_t *size,
-                         CUmemGenericAllocationHandle *handle, int *fd, struct failure *failure)
+                         CUmemGenericAllocationHandle *handle, struct failure *failure)
 {
     size_t granularity = 0;
-    int exported = -1;
 
     if (granularity_of(prop, &granularity, failure))
         return failure->error;
@@ -73,14 +72,16 @@ static int create_handle(const CUmemAllocationProp *prop, uint64_t wanted, uint6
     if (granularity < SIZE_UNIT)
         granularity = SIZE_UNIT;
     *size = (wanted + granularity - 1) / granularity * granularity;
-    if (driver_check(failure, "cuMemCreate", driver.MemCreate(handle, *size, prop, 0)))
+    return driver_check(failure, "cuMemCreate", driver.MemCreate(handle, *size, prop, 0));
+}
+
+static int export_handle(CUmemGenericAllocationHandle handle, int *fd, struct failure *failure)
+{
+    int exported = -1;
+    CUresult result = driver.MemExportToShareableHandle(&exported, handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);
+
+    if (driver_check(failure, "cuMemExportToShareableHandle", result))
         return failure->error;
-    CUresult result =
-        driver.MemExportToShareableHandle(&exported, *handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);
-    if (driver_check(failure, "cuMemExportToShareableHandle", result)) {
-        driver_note("cuMemRelease", driver.MemRelease(*handle));
-        return failure->error;
-    }
     fcntl(exported, F_SETFD, FD_CLOEXEC);
     *fd = exported;
     return 0;
@@ -91,10 +92,11 @@ static int create_shared(const CUmemAllocationProp *prop, uint64_t wanted, uint6
 {
     CUmemGenericAllocationHandle handle;
 
-    if (create_handle(prop, wanted, size, &handle, fd, failure))
+    if (create_handle(prop, wanted, size, &handle, failure))
         return failure->error;
+    export_handle(handle, fd, failure);
     driver_note("cuMemRelease", driver.MemRelease(handle));
-    return 0;
+    return failure->error;
 }
 
 /* Where it is made ahead, only registering it is left for whoever maps it. */
@@ -150,20 +152,31 @@ static int check_size(uint64_t wanted, struct failure *failure)
     return 0;
 }
 
-int device_make(const struct job_extent *extent, struct view *view, int *fd, struct failure *failure)
+int device_make(const struct job_extent *extent, struct view *view, struct failure *failure)
 {
     CUmemAllocationProp prop = device_memory();
     CUmemGenericAllocationHandle handle;
     uint64_t size = 0;
 
     *view = (struct view){.size = extent->size, .on_device = true};
-    if (check_size(extent->size, failure) || create_handle(&prop, extent->size, &size, &handle, fd, failure))
+    if (check_size(extent->size, failure) || create_handle(&prop, extent->size, &size, &handle, failure))
         return failure->error;
     if (size == extent->size)
         return map_handle(extent, handle, view, failure);
     driver_note("cuMemRelease", driver.MemRelease(handle));
     return fail(failure, HBM_E_BAD_REQUEST, "an extent here has %llu bytes, not %llu", (unsigned long long)size,
                 (unsigned long long)extent->size);
+}
+
+/* On an H200, driver 580.159.04, the calls for 256 MiB take 0.3 to 0.5 ms, a chunk 0.3 (2026-11-30). */
+unsigned device_make_chunks(void)
+{
+    return 2;
+}
+
+int device_share(struct view *view, int *fd, struct failure *failure)
+{
+    return export_handle(view->handle, fd, failure);
 }
 
 int device_create(const struct job_create_request *request, struct job_create_reply *reply, int *fd,

@@ -65,13 +65,29 @@ int device_map(const struct job_extent *extent, int fd, struct view *view, struc
     return 0;
 }
 
-int device_make(const struct job_extent *extent, struct view *view, int *fd, struct failure *failure)
+/* The fd stays with the view: its handle is one more. */
+int device_make(const struct job_extent *extent, struct view *view, struct failure *failure)
 {
     struct job_create_request request = {.size = extent->size, .kind = extent->kind};
     struct job_create_reply reply;
+    _cleanup_fd_ int fd = -1;
 
-    if (device_create(&request, &reply, fd, failure) || device_map(extent, *fd, view, failure))
+    if (device_create(&request, &reply, &fd, failure) || device_map(extent, fd, view, failure))
         return failure->error;
+    view->handle = (uint64_t)TAKE_FD(fd) + 1;
+    return 0;
+}
+
+unsigned device_make_chunks(void)
+{
+    return 0;
+}
+
+int device_share(struct view *view, int *fd, struct failure *failure)
+{
+    (void)failure;
+    *fd = (int)view->handle - 1;
+    view->handle = 0;
     return 0;
 }
 
@@ -79,5 +95,7 @@ void device_unmap(struct view *view)
 {
     if (view->bytes)
         munmap(view->bytes, view->size);
+    if (view->handle)
+        close((int)view->handle - 1);
     *view = (struct view){0};
 }
