@@ -21,7 +21,7 @@ def used_on(daemon, uuid, tier="device"):
 
 
 def ready(daemon):
-    return daemon.wait_for(lambda: all(row["state"] == "ready" and row["worker_pid"] and row["peers"] for row in devices(daemon).values()), 20)
+    return daemon.wait_for(lambda: all(row["state"] == "ready" and row["worker_pid"] and row["peers"] for row in devices(daemon).values()), 60)
 
 
 def lies(daemon, name):

@@ -140,7 +140,7 @@ def test_a_neighbour_that_is_lost_in_the_middle_is_done_without_and_keeps_what_l
     daemon.wait_for(lambda: devices(daemon)["host-1"]["worker_ended"]["served_again_after"])  # it has read its mood
     switched.mood.write_text("start:kill")
     assert links_of(daemon, "offload", "w", "--to", "host") == 2
-    daemon.wait_for(lambda: devices(daemon)["host-1"]["state"] == "failed", 30)
+    daemon.wait_for(lambda: devices(daemon)["host-1"]["state"] == "failed", 60)
     assert hash_of(daemon, "w") == before
     assert links_of(daemon, "restore", "w") is None and links_of(daemon, "offload", "w", "--to", "host") is None
     assert used_on(daemon, "host-1") == on_peer and used_on(daemon, "host") == 0
