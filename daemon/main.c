@@ -65,7 +65,7 @@ int main(int argc, char **argv)
         return EXIT_FAILURE;
     }
     log_set_level(config.log_level);
-    if (setup.supervise)
+    if (config.supervise && !setup.supervised)
         return supervise(argc, argv);
     fd_reserve_keep();
     return serve(&setup, &config);

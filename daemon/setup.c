@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "daemon/base/log.h"
+#include "daemon/supervisor.h"
 
 static const char usage[] =
     "usage: hbmd [--config FILE] [--runtime-dir DIR] [--state-dir DIR] [--device auto|cuda|host]\n"
@@ -22,7 +23,7 @@ static const char usage[] =
     "  --supervise        without systemd: stay as a parent that keeps the memory and restarts the daemon\n"
     "  --check-config     report every error of the configuration, and end\n"
     "\n"
-    "Every option but --config, --supervise and --check-config is a key of the file too (hbmd.conf(5)).\n"
+    "Every option but --config and --check-config is a key of the file too (hbmd.conf(5)).\n"
     "SIGHUP reads the file again, SIGTERM ends when running operations have ended.\n";
 
 enum { OPT_CONFIG = 256, OPT_SUPERVISE, OPT_CHECK, OPT_VERSION, OPT_HELP };
@@ -45,6 +46,7 @@ int setup_parse(struct setup *setup, int argc, char **argv)
     int option;
 
     memset(setup, 0, sizeof(*setup));
+    setup->supervised = is_supervised();
     while ((option = getopt_long(argc, argv, "", options, NULL)) != -1) {
         if (option >= 0 && option < CONFIG_KEYS) {
             setup->override[option] = optarg;
@@ -55,7 +57,7 @@ int setup_parse(struct setup *setup, int argc, char **argv)
             setup->file = optarg;
             break;
         case OPT_SUPERVISE:
-            setup->supervise = true;
+            setup->override[CONFIG_supervise] = "yes";
             break;
         case OPT_CHECK:
             setup->check = true;
@@ -105,6 +107,8 @@ bool setup_load(const struct setup *setup, struct config *config)
     if (setup->file || access(CONFIG_FILE, F_OK) == 0)
         errors = config_read(config, reporting.file, report, &reporting);
     reporting.file = "command line";
+    if (setup->supervised && !config->supervise) /* whose own command line said so */
+        (void)config_set(config, "supervise", "yes", reporting.file, why);
     for (unsigned i = 0; i < CONFIG_KEYS; i++) {
         if (!setup->override[i] ||
             config_set(config, config_options[i].key, setup->override[i], "command line", why) == 0)

@@ -10,7 +10,7 @@
 struct setup {
     const char *file;                  /* --config; NULL: CONFIG_FILE, if it is there */
     const char *override[CONFIG_KEYS]; /* from the command line; NULL: none */
-    bool supervise, check;
+    bool supervised, check;            /* the parent is a supervisor; --check-config */
 };
 
 /* 0: go on; 1: done (help, version); 2: wrong usage, which has been told. */

@@ -18,6 +18,7 @@
 
 #define SHORT_LIFE_MS 1000 /* a child that dies younger is restarted with a growing pause */
 #define PAUSE_MIN_MS 100
+#define SUPERVISOR "HBM_SUPERVISOR" /* whoever has it for a parent is its child */
 #define PAUSE_MAX_MS 5000
 
 struct supervisor {
@@ -46,7 +47,9 @@ static void become_child(struct supervisor *supervisor, pid_t parent)
     if (getppid() != parent)
         _exit(EXIT_FAILURE);
     sigprocmask(SIG_SETMASK, &supervisor->before, NULL);
-    int error = keeper_pass_on(&supervisor->keeper);
+    char number[16];
+    snprintf(number, sizeof(number), "%d", (int)parent);
+    int error = setenv(SUPERVISOR, number, 1) ? -errno : keeper_pass_on(&supervisor->keeper);
     if (!error) {
         execv(supervisor->program, supervisor->arguments);
         error = -errno;
@@ -158,6 +161,13 @@ static char **without_supervise(int argc, char **argv)
         if (strncmp(argv[i], "--su", 4)) /* getopt takes abbreviations */
             copy[n++] = argv[i];
     return copy;
+}
+
+bool is_supervised(void)
+{
+    const char *parent = getenv(SUPERVISOR);
+
+    return parent && atoi(parent) == (int)getppid();
 }
 
 int supervise(int argc, char **argv)

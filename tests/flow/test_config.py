@@ -1,4 +1,5 @@
 """hbmd.conf: every error with its line, and never half-configured (FAULTS 30)."""
+import contextlib
 import os
 import re
 import signal
@@ -105,6 +106,27 @@ def test_a_wrong_command_line_is_refused_in_one_sentence(make_daemon, arguments)
     command = [str(BUILD / "hbmd"), "--runtime-dir", str(daemon.runtime_dir), "--state-dir", str(daemon.state_dir), *arguments]
     result = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False, cwd=daemon.home)
     assert result.returncode > 0 and result.stderr.strip() and not daemon.runtime_dir.exists()
+
+
+def has_another_owner(daemon, old):
+    """A moment without any is none."""
+    with contextlib.suppress(OSError, ConnectionError):
+        return daemon.pid != old
+    return False
+
+
+@pytest.mark.parametrize("how", [{"config": "supervise = yes\n"}, {"supervise": True}], ids=["by the file", "by the option"])
+def test_a_daemon_is_supervised_by_its_file_as_by_its_option(make_daemon, how):
+    """Once: the child, which reads the same file, does not supervise in its turn."""
+    daemon = make_daemon(**how).start()
+    old, parent = daemon.pid, daemon.process.pid
+    assert value(daemon, "supervise")["value"] == "yes"
+    for pid in (parent, old):
+        children = open(f"/proc/{pid}/task/{pid}/children", encoding="ascii").read().split()
+        assert (str(old) in children) == (pid == parent)
+    os.kill(old, signal.SIGKILL)
+    daemon.wait_for(lambda: has_another_owner(daemon, old), 30)
+    assert daemon.process.poll() is None
 
 
 def value(daemon, key):
