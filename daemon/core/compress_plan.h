@@ -13,6 +13,10 @@ int encoding_for(const struct buffer *buffer, const struct hbm_encoding *asked, 
 int compress_encoding(const struct buffer *buffer, const struct hbm_encoding *asked, struct hbm_encoding *encoding,
                       const char **why);
 
+/* The same for one that is to be replaced by its encoded form, with the bounds, in *recode. */
+int compress_choose(const struct buffer *buffer, const struct principal *who, const void *args, struct recode *recode,
+                    const char **why);
+
 /* What a recoding verb does with one buffer: 0 and recode->encoding, or an error with *why. */
 typedef int (*recode_choose)(const struct buffer *buffer, const struct principal *who, const void *context,
                              struct recode *recode, const char **why);

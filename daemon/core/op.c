@@ -16,6 +16,12 @@ static uint64_t weight(const struct op *op)
     return 1 + op->n_rows / OP_ROWS_COUNTED;
 }
 
+/* As many as they take memory for. */
+static size_t rows_of(const struct op *op)
+{
+    return op->n_rows * (op->advice ? 3 : 1);
+}
+
 static bool charge(struct op *op, const struct principal *who, int *error, char *detail)
 {
     struct core *core = op->core;
@@ -106,6 +112,7 @@ uint64_t op_progress(const struct op *op)
 static void drop_rows(struct op *op)
 {
     free(op->rows);
+    op->advice = advice_free(op->advice);
     op->rows = NULL;
     op->n_rows = 0;
 }
@@ -118,7 +125,7 @@ static void trim(struct core *core)
     list_for_each (node, &core->ops) {
         const struct op *op = list_entry(node, struct op, node);
         ended += op_has_ended(op);
-        rows += op_has_ended(op) ? op->n_rows : 0;
+        rows += op_has_ended(op) ? rows_of(op) : 0;
     }
     list_for_each_safe (node, &core->ops) {
         struct op *op = list_entry(node, struct op, node);
@@ -126,7 +133,7 @@ static void trim(struct core *core)
             continue;
         if ((ended <= OPS_KEPT && rows <= OP_ROWS_KEPT) || ended == 1)
             return;
-        rows -= op->n_rows;
+        rows -= rows_of(op);
         if (ended > OPS_KEPT)
             op_free(op);
         else
@@ -223,6 +230,7 @@ struct op *op_free(struct op *op)
     op->core->n_ops--;
     idmap_remove(&op->core->ids, op->id);
     free(op->rows);
+    advice_free(op->advice);
     free(op);
     return NULL;
 }

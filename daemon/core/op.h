@@ -2,6 +2,7 @@
  * death cancels what it started, a finished op stays for a while so that it can be asked about. */
 #pragma once
 
+#include "daemon/core/advice.h"
 #include "daemon/core/transition.h"
 #include "proto/messages.h"
 
@@ -37,6 +38,7 @@ struct op {
     unsigned links; /* that one of its copies went over at once, at most; 0: each over its device's own */
     struct op_row *rows;
     size_t n_rows;
+    struct advice *advice; /* advise-codec's, a row a row; else NULL */
     struct list waiters;
     struct account *charged; /* while it runs; NULL: the daemon's own */
     /* The verb's: asks it to end early; free its state when the op is freed. */

@@ -8,8 +8,8 @@
 #include "daemon/core/compress_copy.h"
 #include "daemon/core/park.h"
 
-static int choose_replace(const struct buffer *buffer, const struct principal *who, const void *context,
-                          struct recode *recode, const char **why)
+int compress_choose(const struct buffer *buffer, const struct principal *who, const void *context,
+                    struct recode *recode, const char **why)
 {
     const struct compress_args *args = context;
     char scale[HBM_NAME_MAX + 8];
@@ -68,7 +68,7 @@ void verb_compress(struct core *core, struct call *call, const struct compress_a
     else if (!error && args->mode == WIRE_MODE_PARK)
         moving = park_buffers(core, &call->who, &selection, args, &error, detail);
     else if (!error)
-        moving = recoding(core, &call->who, &selection, choose_replace, args, false, &error, detail);
+        moving = recoding(core, &call->who, &selection, compress_choose, args, false, &error, detail);
     if (error)
         call_refuse(call, error, "%s", detail);
     else

@@ -62,6 +62,14 @@ struct compress_args {
     double min_sqnr_db, max_error;
 };
 void verb_compress(struct core *core, struct call *call, const struct compress_args *args);
+/* What to encode it as: every candidate is tried, and goes again. */
+struct advise_args {
+    char sel[HBM_NAME_MAX];
+    unsigned codec;                /* RAW: all */
+    double min_sqnr_db, max_error; /* 0: no bound */
+    bool apply;
+};
+void verb_advise(struct core *core, struct call *call, const struct advise_args *args);
 void verb_decompress(struct core *core, struct call *call, const char *sel);
 void verb_offload(struct core *core, struct call *call, const char *sel, enum hbm_tier tier, bool force);
 /* Offload to host memory under whoever has it attached: he goes on there, at his next safe point. */

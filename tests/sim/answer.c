@@ -227,7 +227,7 @@ static void got_op(const struct ask *ask, const struct op *op)
 
     *running = (struct running){.id = op->id,
                                 .step = ask->step,
-                                .recodes = !strcmp(op->verb, "compress") || !strcmp(op->verb, "decompress"),
+                                .recodes = !strcmp(op->verb, "compress") || !strcmp(op->verb, "decompress") || !strcmp(op->verb, "advise-codec"),
                                 .hashes = !strcmp(op->verb, "hash")};
     CHECK(owner_equal(op->who.owner, ask->call.who.owner));
     for (size_t i = 0; i < op->n_rows && i < sizeof(running->originals) / sizeof(*running->originals);

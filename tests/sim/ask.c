@@ -325,11 +325,20 @@ static void ask_compress(struct ask *ask, const char *sel)
     verb_compress(core(), &ask->call, &args);
 }
 
+static void ask_advice(struct ask *ask, const char *sel)
+{
+    struct advise_args args = {.codec = below(8), .min_sqnr_db = one_in(2) ? 30 : 0, .apply = one_in(3)};
+
+    snprintf(args.sel, sizeof(args.sel), "%s", sel);
+    verb_advise(core(), &ask->call, &args);
+}
+
 static void ask_op(struct client *client)
 {
     static const char *const what[] = {"offloads", "restores", "compresses", "decompresses",
-                                       "hashes",   "sleeps",   "wakes",      "prefetches", "offloads", "demotes"};
-    unsigned verb = below(10);
+                                       "hashes",   "sleeps",   "wakes",      "prefetches", "offloads", "demotes",
+                                       "advises"};
+    unsigned verb = one_in(40) ? 10 : below(10);
     const char *sel = verb == 5 || verb == 6 ? a_model() : a_selector(client);
     struct ask *ask = ask_new(ASK_OP, client);
     const struct parking a_park = {.encoding = {.codec = (uint8_t)(1 + below(7)), .granularity = 0xff}};
@@ -361,6 +370,9 @@ static void ask_op(struct client *client)
         break;
     case 7:
         verb_prefetch(core(), &ask->call, sel);
+        break;
+    case 10:
+        ask_advice(ask, sel);
         break;
     case 9:
         verb_demote(core(), &ask->call, sel, !one_in(4));

@@ -2,6 +2,7 @@
 #pragma once
 
 int core_account_cases(void);
+int core_advise_cases(void);
 int core_ahead_cases(void);
 int core_books_cases(void);
 int core_code_cases(void);

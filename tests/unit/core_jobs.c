@@ -99,7 +99,8 @@ static int run_copy(struct world *world, struct job *job)
     return error;
 }
 
-/* Toy codecs, exact on the small whole numbers that the tests use: int8 with every scale 1, bf16 by cutting. */
+/* Toy codecs, exact on the small whole numbers that the tests use: eight bits as int8 with every scale 1, sixteen as bf16 by
+ * cutting. Four bits are what is left of them. */
 static void toy(bool encode, const struct job_code *code, unsigned char *raw_side, unsigned char *coded_side)
 {
     float *raw = (float *)(void *)(raw_side + code->raw_offset);
@@ -109,7 +110,14 @@ static void toy(bool encode, const struct job_code *code, unsigned char *raw_sid
     assert_true(hbm_shape_elements(code->dims, code->rank, &n));
     assert_true(hbm_encoding_units(&code->encoding, code->dims, code->rank, &units));
     for (uint64_t i = 0; i < n; i++) {
-        if (code->encoding.codec == HBM_CODEC_INT8) {
+        if (hbm_dtype_bits(code->encoding.stored) == 4) {
+            unsigned char *pair = coded_side + code->data_offset + i / 2;
+            unsigned shift = i % 2 * 4;
+            if (encode)
+                *pair = (unsigned char)((*pair & ~(15u << shift)) | ((unsigned)lrintf(raw[i]) & 15u) << shift);
+            else
+                raw[i] = (float)(*pair >> shift & 15u);
+        } else if (hbm_dtype_bits(code->encoding.stored) == 8) {
             int8_t *q = (int8_t *)(coded_side + code->data_offset) + i;
             if (encode)
                 *q = (int8_t)lrintf(raw[i]);
@@ -126,7 +134,7 @@ static void toy(bool encode, const struct job_code *code, unsigned char *raw_sid
                 memcpy(&raw[i], &bits, sizeof(bits));
         }
     }
-    for (uint64_t i = 0; code->encoding.codec == HBM_CODEC_INT8 && i < units; i++) {
+    for (uint64_t i = 0; hbm_codec_scale_bytes(code->encoding.codec) && i < units; i++) {
         float *scale = (float *)(void *)(coded_side + code->scale_offset) + i;
         if (encode)
             *scale = 1;

@@ -44,6 +44,15 @@ static void compresses_copies(void)
     OP(verb_compress, &args);
 }
 
+static void advises(void)
+{
+    struct advise_args args = {.sel = "*", .codec = HBM_CODEC_INT8, .min_sqnr_db = ADVICE_MIN_SQNR_DB};
+
+    OP(verb_advise, &args);
+    args = (struct advise_args){.sel = "m/*", .codec = HBM_CODEC_INT8, .apply = true};
+    OP(verb_advise, &args);
+}
+
 static void hashes(void)
 {
     OP(verb_hash, "*");
@@ -98,6 +107,7 @@ static void starts_again_with_what_is_parked(void)
 const struct scene memory_code_scenes[] = {
     SCENE(compresses),
     SCENE(compresses_copies),
+    SCENE(advises),
     SCENE(parks),
     SCENE(hashes),
     SCENE(writes_and_reads_a_file),
