@@ -1,6 +1,7 @@
 #include "daemon/rpc/encoding.h"
 
 #include <stdint.h>
+#include <stdio.h>
 #include <string.h>
 
 static bool refuse(const char **why, const char *sentence)
@@ -70,4 +71,17 @@ bool encoding_parse(const char *codec, const char *granularity, struct hbm_encod
         return refuse(why, "this codec has no scales, so it takes no granularity");
     encoding->granularity = HBM_PER_TENSOR;
     return true;
+}
+
+const char *granularity_text(const struct hbm_encoding *encoding, char *text, size_t size)
+{
+    if (!hbm_codec_scale_bytes(encoding->codec))
+        return NULL;
+    if (encoding->granularity == HBM_PER_CHANNEL)
+        snprintf(text, size, "channel:%u", encoding->axis);
+    else if (encoding->granularity == HBM_PER_GROUP)
+        snprintf(text, size, "group:%u", encoding->group);
+    else
+        snprintf(text, size, "tensor");
+    return text;
 }

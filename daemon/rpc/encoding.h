@@ -2,6 +2,7 @@
 #pragma once
 
 #include <stdbool.h>
+#include <stddef.h>
 
 #include "proto/vocab.h"
 
@@ -9,3 +10,5 @@
 
 /* granularity: "tensor", "channel", "channel:AXIS", "group:N" or NULL. False with a sentence in *why. */
 bool encoding_parse(const char *codec, const char *granularity, struct hbm_encoding *encoding, const char **why);
+/* The way back: "tensor", "channel:0", "group:128". NULL where there are no scales to share. */
+const char *granularity_text(const struct hbm_encoding *encoding, char *text, size_t size);

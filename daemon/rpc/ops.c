@@ -79,6 +79,7 @@ static const struct {
     const char *verb;
     void (*write)(struct writer *writer, const struct op *op, const struct op_row *row);
 } shapes[] = {
+    {"advise-codec", write_advice},
     {"compress", write_code},
     {"decompress", write_code},
     {"hash", write_hash},

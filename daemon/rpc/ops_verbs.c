@@ -41,6 +41,25 @@ void handle_COMPRESS(struct request *request, const struct COMPRESS_args *args)
     verb_compress(request->core, request_call(request, answer_with_rows), &compress);
 }
 
+void handle_ADVISE_CODEC(struct request *request, const struct ADVISE_CODEC_args *args)
+{
+    struct advise_args advise = {
+        .min_sqnr_db = isnan(args->min_sqnr) ? ADVICE_MIN_SQNR_DB : args->min_sqnr,
+        .max_error = bound(args->max_error),
+        .apply = args->apply,
+    };
+    int codec = args->codec ? hbm_codec_by_name(args->codec) : HBM_CODEC_RAW;
+
+    if (codec < 0 || (args->codec && codec == HBM_CODEC_RAW))
+        return answer_refuse(request, HBM_E_INVALID, "`codec` is to be one of " HBM_CODEC_CHOICES);
+    if (advise.max_error < 0 || advise.min_sqnr_db < 0)
+        return answer_refuse(request, HBM_E_INVALID, "`min_sqnr` and `max_error` may not be negative");
+    advise.codec = (unsigned)codec;
+    snprintf(advise.sel, sizeof(advise.sel), "%s", args->sel);
+    request->async = args->async;
+    verb_advise(request->core, request_call(request, answer_with_rows), &advise);
+}
+
 void handle_DECOMPRESS(struct request *request, const struct DECOMPRESS_args *args)
 {
     request->async = args->async;

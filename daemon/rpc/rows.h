@@ -24,6 +24,8 @@ void write_listener(struct writer *writer, struct core *core, uint32_t listener)
 void write_quality(struct writer *writer, const struct hbm_receipt *receipt, const struct hbm_quality *quality);
 /* An encoding off the device; null where it is raw. */
 void write_park(struct writer *writer, const char *key, const struct hbm_encoding *encoding);
+/* Of advise-codec: what was tried on the row's buffer, and what follows for its group. */
+void write_advice(struct writer *writer, const struct op *op, const struct op_row *row);
 /* rows: those of the op as well. */
 void write_op(struct writer *writer, const char *key, const struct op *op, bool rows);
 /* The op's rows as the verb's result, a list. */

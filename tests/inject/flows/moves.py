@@ -31,6 +31,14 @@ def compress_replace_and_decompress(world, struck):
 
 
 @flow("owner", "worker")
+def advise_codec(world, struck):
+    with struck() as it:
+        it.rows = world.daemon.rpc("hbm.advise_codec", {"sel": "model/layers.0.weight", "codec": "int8"})
+    if it.done:
+        expect({each["granularity"] for each in it.rows[0]["tries"]} >= {"tensor", "group:128"}, "not every granularity was tried")
+
+
+@flow("owner", "worker")
 def compress_copy(world, struck):
     with struck() as it:
         world.daemon.rpc("hbm.compress", {"sel": "model/layers.0.weight", "codec": "int8", "mode": "copy", "as": "copy"})
