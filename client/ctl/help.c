@@ -21,6 +21,13 @@ static const struct {
     {NULL, "--replace", "take the place of a model of that name (default: refused)"},
     {"sleep", "--codec", "encode all that can be for this sleep, whatever it parks as; lossy, and wake brings back what is left "
                          "(default: as parked, else raw)"},
+    {"advise-codec", "--codec", "try only this one (default: all)"},
+    {"advise-codec", "--min-sqnr", "what an encoding has to keep of each buffer (default 30, which is 3 % of error; 0: no bound)"},
+    {"advise-codec", "--max-error", "nor may it have a larger absolute error (default: no bound)"},
+    {"advise-codec", "--eval", "run CMD on the buffers, on copies in each encoding (file $HBM_EVAL_COPIES: a line each, NAME, a tab, the "
+                               "copy's name) and as advised; its last line is shown"},
+    {"advise-codec", "--apply", "encode what is advised, in place; with --eval only if CMD ends with 0 on that"},
+    {"advise-codec", "--verbose", "every encoding of every group (default: of all together)"},
     {NULL, "--codec", "what the elements become"},
     {NULL, "--granularity", "what shares a scale (default channel; tensor for vectors)"},
     {NULL, "--calibrate", "how scales are chosen (default minmax)"},

@@ -12,6 +12,7 @@ int run_call(const struct cli *cli);      /* calls the method, shows the result 
 int run_operation(const struct cli *cli); /* a method that may take a while, with --async */
 /* A sentence if the selector is the bare name of a model, else NULL. The caller owns it. */
 char *model_hint(const struct cli *cli);
+int run_advise(const struct cli *cli);
 int run_wait(const struct cli *cli);
 int run_cancel(const struct cli *cli);
 int run_events(const struct cli *cli);
@@ -41,6 +42,7 @@ void show_details(const struct cli *cli, const cJSON *buffers);
 void show_keepers(const struct cli *cli, const cJSON *buffers);
 void show_hashes(const struct cli *cli, const cJSON *rows);
 void show_receipts(const struct cli *cli, const cJSON *rows);
+void show_advice(const struct cli *cli, const cJSON *rows);
 void show_decoded(const struct cli *cli, const cJSON *rows);
 void show_moved(const struct cli *cli, const cJSON *rows); /* a line, or the rows with --verbose */
 void show_priorities(const struct cli *cli, const cJSON *rows);
