@@ -296,7 +296,9 @@ int track_book(struct track *track, int reply)
         worked_ns = job->reply.decode.nanoseconds;
         break;
     }
-    transition->worked_ns += worked_ns / transition->n_busy;
+    /* Those that wait for a thread do not work yet. */
+    transition->worked_ns +=
+        worked_ns / (transition->n_busy < TRANSITION_AT_ONCE ? transition->n_busy : TRANSITION_AT_ONCE);
     if (transition->progress)
         transition->progress(transition);
     return 0;

@@ -246,12 +246,34 @@ static void start_track(struct track *track, struct transition *transition)
     }
 }
 
+static uint64_t bytes_under_way(const struct transition *transition)
+{
+    uint64_t bytes = 0;
+
+    for (unsigned i = 0; i < TRANSITION_TRACKS; i++)
+        if (transition->tracks[i].transition)
+            bytes += plan_bytes(transition->tracks[i].plan);
+    return bytes;
+}
+
+/* NULL: as many are under way as should be. Where somebody may come to wait for one of them, none goes before it. */
+static struct track *free_track(struct transition *transition)
+{
+    if (transition->n_busy >= TRANSITION_AT_ONCE &&
+        (transition->one_by_one || bytes_under_way(transition) >= TRANSITION_SMALL))
+        return NULL;
+    for (unsigned i = 0; i < TRANSITION_TRACKS; i++)
+        if (!transition->tracks[i].transition)
+            return &transition->tracks[i];
+    return NULL;
+}
+
 static void fill_tracks(struct transition *transition)
 {
-    while (!is_over(transition) && transition->at < transition->n && transition->n_busy < TRANSITION_TRACKS)
-        for (unsigned i = 0; i < TRANSITION_TRACKS; i++)
-            if (!transition->tracks[i].transition && transition->at < transition->n)
-                start_track(&transition->tracks[i], transition);
+    struct track *track;
+
+    while (!is_over(transition) && transition->at < transition->n && (track = free_track(transition)))
+        start_track(track, transition);
     if (!transition->n_busy)
         steps_ended(transition);
 }

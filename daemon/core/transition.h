@@ -55,8 +55,11 @@ struct plan {
 };
 
 /* One arena's steps, one after the other. Of several arenas as many go side by side as a link has threads: while one is
- * mapped, answered and booked, the other's bytes are on the link. */
-#define TRANSITION_TRACKS 2
+ * mapped, answered and booked, the other's bytes are on the link. Of small ones some more wait in the worker: being
+ * booked takes as long as they do, and no thread is to wait for that. */
+#define TRANSITION_AT_ONCE 2
+#define TRANSITION_TRACKS 8
+#define TRANSITION_SMALL ((uint64_t)32 << 20) /* bytes under way, from which on no more are sent ahead */
 
 struct links;
 

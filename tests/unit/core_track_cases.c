@@ -1,4 +1,5 @@
-/* An operation on several arenas: two of them are under way at a time, and all or nothing comes of it. */
+/* An operation on several arenas: two of them are under way at a time, of small ones eight, and all or nothing comes of
+ * it. */
 #include "core_cases.h"
 #include "core_world.h"
 
@@ -57,10 +58,10 @@ static struct op *go_on(struct ask *question)
     return op_of(&w, question);
 }
 
-static void two_are_copied_side_by_side_and_the_third_when_one_is_done(void **state)
+static void of_large_ones_two_are_copied_side_by_side_and_the_third_when_one_is_done(void **state)
 {
     (void)state;
-    make_three();
+    make_kept(&w, "b1", 4096, 1024), make_kept(&w, "b2", 4096, 1024), make_kept(&w, "b3", 4096, 1024);
     struct ask *question = begin(HBM_TIER_HOST);
     assert_int_equal(jobs_waiting(), 2);
     world_step(&w);
@@ -71,14 +72,43 @@ static void two_are_copied_side_by_side_and_the_third_when_one_is_done(void **st
     assert_int_equal(jobs_waiting(), 1);
     assert_int_equal(arena_tier(named(&w, "b1")->arena), HBM_TIER_DEVICE); /* all are swapped at once */
     assert_int_equal(go_on(question)->state, WIRE_OP_DONE);
-    expect_all(HBM_TIER_HOST);
     question = begin(HBM_TIER_DEVICE);
     assert_int_equal(jobs_waiting(), 2);
+    assert_int_equal(go_on(question)->state, WIRE_OP_DONE);
+    assert_int_equal(arena_tier(named(&w, "b3")->arena), HBM_TIER_DEVICE);
+}
+
+static void make_ten(void)
+{
+    make_three();
+    for (char name[] = "b4x"; name[1] <= '9'; name[1]++)
+        make_kept(&w, name, 1, 1);
+    make_kept(&w, "b10", 1, 1);
+}
+
+static void of_small_ones_eight_are_under_way_and_the_next_when_one_is_done(void **state)
+{
+    (void)state;
+    make_ten();
+    struct ask *question = begin(HBM_TIER_HOST);
+    for (unsigned i = 0; i < 2; i++) {
+        assert_int_equal(jobs_waiting(), 8);
+        world_step(&w);
+        world_run(&w);
+    }
+    assert_int_equal(jobs_waiting(), 8);
+    world_step(&w);
+    assert_int_equal(jobs_waiting(), 7);
+    assert_int_equal(arena_tier(named(&w, "b1")->arena), HBM_TIER_DEVICE);
+    assert_int_equal(go_on(question)->state, WIRE_OP_DONE);
+    expect_all(HBM_TIER_HOST);
+    question = begin(HBM_TIER_DEVICE);
+    assert_int_equal(jobs_waiting(), 8);
     assert_int_equal(go_on(question)->state, WIRE_OP_DONE);
     expect_all(HBM_TIER_DEVICE);
 }
 
-static void the_bytes_of_both_are_its_progress(void **state)
+static void the_bytes_of_all_are_its_progress(void **state)
 {
     (void)state;
     make_three();
@@ -90,23 +120,25 @@ static void the_bytes_of_both_are_its_progress(void **state)
         job->bytes_done = 4096;
         job->progress(job);
     }
-    assert_int_equal(op_progress(op_get(w.core, id)), 8192);
+    assert_int_equal(op_progress(op_get(w.core, id)), 3 * 4096);
     uint64_t total = op_get(w.core, id)->bytes_total;
     const struct op *op = go_on(question);
     assert_int_equal(op->bytes_done, total);
 }
 
-static void the_first_error_calls_the_other_off_and_is_what_is_told(void **state)
+static void the_first_error_calls_the_others_off_and_is_what_is_told(void **state)
 {
     (void)state;
-    make_three();
+    make_ten();
     struct ask *question = begin(HBM_TIER_HOST);
     world_fail(&w, JOB_COPY, 1, HBM_E_NO_SPACE);
     world_step(&w);
-    assert_int_equal(list_entry(list_first(&w.jobs), struct job, node)->error, HBM_E_CANCELLED);
+    assert_int_equal(jobs_waiting(), 7);
+    list_for_each (node, &w.jobs)
+        assert_int_equal(list_entry(node, struct job, node)->error, HBM_E_CANCELLED);
     unsigned copies = w.ran[JOB_COPY];
     assert_int_equal(go_on(question)->error, HBM_E_NO_SPACE);
-    assert_true(w.ran[JOB_COPY] <= copies + 1); /* the third never begins */
+    assert_true(w.ran[JOB_COPY] <= copies + 7); /* the last two never begin */
     expect_all(HBM_TIER_DEVICE);
     assert_int_equal(w.device->used[HBM_TIER_HOST], 0);
 }
@@ -123,7 +155,7 @@ static void an_error_of_the_second_undoes_what_the_first_has_made(void **state)
     assert_int_equal(w.device->used[HBM_TIER_DEVICE], 0);
 }
 
-static void a_cancel_ends_both(void **state)
+static void a_cancel_ends_all(void **state)
 {
     (void)state;
     make_three();
@@ -141,11 +173,12 @@ static void a_cancel_ends_both(void **state)
 int core_track_cases(void)
 {
     const struct CMUnitTest tests[] = {
-        CASE(two_are_copied_side_by_side_and_the_third_when_one_is_done),
-        CASE(the_bytes_of_both_are_its_progress),
-        CASE(the_first_error_calls_the_other_off_and_is_what_is_told),
+        CASE(of_large_ones_two_are_copied_side_by_side_and_the_third_when_one_is_done),
+        CASE(of_small_ones_eight_are_under_way_and_the_next_when_one_is_done),
+        CASE(the_bytes_of_all_are_its_progress),
+        CASE(the_first_error_calls_the_others_off_and_is_what_is_told),
         CASE(an_error_of_the_second_undoes_what_the_first_has_made),
-        CASE(a_cancel_ends_both),
+        CASE(a_cancel_ends_all),
     };
 
     return cmocka_run_group_tests_name("tracks", tests, NULL, NULL);
