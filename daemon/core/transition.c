@@ -17,8 +17,26 @@
 
 /* ---- The end ---- */
 
+/* What nothing else refers to goes: one record says so of all, before the first of their fds is closed. */
+static void bury_extents(struct transition *transition, bool targets)
+{
+    struct core *core = transition->core;
+
+    ledger_begin(core);
+    for (size_t i = 0; i < transition->n; i++) {
+        const struct plan *plan = &transition->plans[i];
+        if (plan->source && plan->source->refs == 1)
+            ledger_drop(core, plan->source->id);
+        if (targets && plan->target && plan->target->refs == 1)
+            ledger_drop(core, plan->target->id);
+    }
+    ledger_end(core);
+}
+
 static void drop_extents(struct transition *transition, bool targets)
 {
+    if (transition->n > 1)
+        bury_extents(transition, targets);
     for (size_t i = 0; i < transition->n; i++) {
         struct plan *plan = &transition->plans[i];
         plan->source = extent_unref(plan->source);
@@ -366,8 +384,7 @@ static void ask_to_let_go(struct transition *transition)
 
 static void create_rest(struct transition *transition);
 
-/* False: that was its end. */
-static bool take_created(struct transition *transition)
+static int take_created(struct transition *transition)
 {
     const struct extent_create *create = &transition->create;
 
@@ -377,18 +394,15 @@ static bool take_created(struct transition *transition)
     if (plan->target && plan->tier != HBM_TIER_DEVICE)
         plan->target->packing = packing_ref(plan->packing);
     if (transition->cancelled)
-        finish(transition, HBM_E_CANCELLED);
-    else if (create->error)
-        finish(transition, transition_refuse(transition, create->error, "%s", create->detail));
-    else if (transition->live && !extent_is_shareable(create->extent))
-        finish(transition, transition_refuse(transition, HBM_E_UNSUPPORTED,
-                                             "the driver here has no host memory that processes share, so nothing can "
-                                             "go on in it: offload without --live"));
-    else {
-        transition->at++;
-        return true;
-    }
-    return false;
+        return HBM_E_CANCELLED;
+    if (create->error)
+        return transition_refuse(transition, create->error, "%s", create->detail);
+    if (transition->live && !extent_is_shareable(create->extent))
+        return transition_refuse(transition, HBM_E_UNSUPPORTED,
+                                 "the driver here has no host memory that processes share, so nothing can go on in it: "
+                                 "offload without --live");
+    transition->at++;
+    return 0;
 }
 
 static void created(struct extent_create *create)
@@ -396,7 +410,12 @@ static void created(struct extent_create *create)
     struct transition *transition = container_of(create, struct transition, create);
 
     transition->created = true;
-    if (!transition->starting && take_created(transition))
+    if (transition->starting)
+        return;
+    int error = take_created(transition);
+    if (error)
+        finish(transition, error);
+    else
         create_rest(transition);
 }
 
@@ -464,20 +483,26 @@ static void create_one(struct transition *transition)
     transition->starting = false;
 }
 
-/* A row of arenas whose memory is there at once must not recurse. */
+/* A row of arenas whose memory is there at once must not recurse, and is one record. */
 static void create_rest(struct transition *transition)
 {
-    while (transition->at < transition->n) {
-        int error = choose_peer(transition);
-        if (error) {
-            finish(transition, error);
-            return;
-        }
+    bool waits = false;
+    int error = 0;
+
+    ledger_begin(transition->core);
+    while (transition->at < transition->n && !error && !waits) {
+        error = choose_peer(transition);
+        if (error)
+            break;
         create_one(transition);
-        if (!transition->created || !take_created(transition))
-            return;
+        waits = !transition->created;
+        error = waits ? 0 : take_created(transition);
     }
-    ask_to_let_go(transition);
+    ledger_end(transition->core);
+    if (error)
+        finish(transition, error);
+    else if (!waits)
+        ask_to_let_go(transition);
 }
 
 /* ---- The start ---- */
