@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "daemon/core/links.h"
+#include "daemon/core/tracks.h"
 #include "daemon/core/weight.h"
 
 int transition_refuse(struct transition *transition, int error, const char *format, ...)
@@ -48,14 +48,9 @@ void transition_withdraw(struct transition *transition)
 
 void transition_clear(struct transition *transition)
 {
-    if (transition->phase == TRANSITION_CREATING) {
-        timer_stop(transition->core, &transition->create.timer);
-        list_unlink(&transition->create.node);
-    }
     if (transition->phase == TRANSITION_RECLAIMING)
         transition_withdraw(transition);
-    for (unsigned i = 0; i < TRANSITION_TRACKS; i++)
-        transition->tracks[i].links = links_free(transition->tracks[i].links);
+    tracks_drop(transition);
     for (size_t i = 0; i < transition->n; i++) {
         struct arena *arena = arena_get(transition->core, transition->plans[i].arena);
         if (arena && arena->transition == transition) {

@@ -204,7 +204,7 @@ static void bring(struct lane *lane, const struct wanted *wanted)
 static bool is_own(const struct prefetch *prefetch, const struct extent_create *create)
 {
     for (unsigned i = 0; i < PREFETCH_LANES; i++)
-        if (create == &prefetch->lanes[i].transition.create)
+        if (transition_creates(&prefetch->lanes[i].transition, create))
             return true;
     return false;
 }

@@ -13,6 +13,7 @@
 #include "daemon/core/links.h"
 #include "daemon/core/peer.h"
 #include "daemon/core/steps.h"
+#include "daemon/core/tracks.h"
 #include "daemon/core/weight.h"
 
 /* ---- The end ---- */
@@ -51,6 +52,7 @@ static void finish(struct transition *transition, int error)
     if (error && !transition->error)
         transition->error = error;
     transition->phase = TRANSITION_IDLE;
+    tracks_drop(transition);
     if (transition->error)
         coming_has_failed(transition);
     drop_extents(transition, transition->error || !transition->copy);
@@ -100,20 +102,6 @@ static void steps_ended(struct transition *transition)
         ask_to_let_go(transition);
 }
 
-static void cancel_tracks(struct transition *transition, const struct track *but)
-{
-    for (unsigned i = 0; i < TRANSITION_TRACKS; i++) {
-        struct track *track = &transition->tracks[i];
-        bool busy = track->transition && track != but;
-        if (busy && track->keeping)
-            extent_create_cancel(&track->keep);
-        else if (busy && track->links)
-            links_cancel(track);
-        else if (busy)
-            transition->core->env.cancel(transition->core->env.context, &track->job);
-    }
-}
-
 static void fill_tracks(struct transition *transition);
 
 static void track_ended(struct track *track)
@@ -129,13 +117,8 @@ static void track_ended(struct track *track)
 static void track_failed(struct track *track, int error)
 {
     track->transition->step_error = error;
-    cancel_tracks(track->transition, track);
+    tracks_cancel(track->transition, track);
     track_ended(track);
-}
-
-static bool is_over(const struct transition *transition)
-{
-    return transition->cancelled || transition->step_error;
 }
 
 static void step_done(struct job *job);
@@ -167,7 +150,7 @@ static void swap_one(struct track *track)
 
 static void track_goes_on(struct track *track)
 {
-    bool over = is_over(track->transition);
+    bool over = transition_is_over(track->transition);
 
     if (!over && track_next(track, step_done))
         return;
@@ -183,7 +166,7 @@ static void target_kept(struct extent_create *create)
 
     track->keeping = false;
     track->plan->target = create->extent;
-    if (create->error && !is_over(track->transition))
+    if (create->error && !transition_is_over(track->transition))
         track_failed(track, transition_refuse(track->transition, create->error, "%s", create->detail));
     else
         track_goes_on(track);
@@ -210,7 +193,7 @@ static void step_done(struct job *job)
     plan_worker(track->plan)->moves--;
     if (job->at_large && track->plan->target)
         track->plan->target->exported = true; /* nobody gets it next */
-    if (is_over(transition)) {
+    if (transition_is_over(transition)) {
         track_ended(track);
         return;
     }
@@ -264,46 +247,14 @@ static void start_track(struct track *track, struct transition *transition)
     }
 }
 
-static uint64_t bytes_under_way(const struct transition *transition)
-{
-    uint64_t bytes = 0;
-
-    for (unsigned i = 0; i < TRANSITION_TRACKS; i++)
-        if (transition->tracks[i].transition)
-            bytes += plan_bytes(transition->tracks[i].plan);
-    return bytes;
-}
-
-/* NULL: as many are under way as should be. Where somebody may come to wait for one of them, none goes before it. */
-static struct track *free_track(struct transition *transition)
-{
-    if (transition->n_busy >= TRANSITION_AT_ONCE &&
-        (transition->one_by_one || bytes_under_way(transition) >= TRANSITION_SMALL))
-        return NULL;
-    for (unsigned i = 0; i < TRANSITION_TRACKS; i++)
-        if (!transition->tracks[i].transition)
-            return &transition->tracks[i];
-    return NULL;
-}
-
 static void fill_tracks(struct transition *transition)
 {
     struct track *track;
 
-    while (!is_over(transition) && transition->at < transition->n && (track = free_track(transition)))
+    while (!transition_is_over(transition) && transition->at < transition->n && (track = tracks_next(transition, TRANSITION_AT_ONCE)))
         start_track(track, transition);
     if (!transition->n_busy)
         steps_ended(transition);
-}
-
-uint64_t transition_bytes(const struct transition *transition)
-{
-    uint64_t bytes = transition->bytes_done;
-
-    for (unsigned i = 0; i < TRANSITION_TRACKS; i++)
-        if (transition->tracks[i].transition)
-            bytes += transition->tracks[i].bytes;
-    return bytes;
 }
 
 /* ---- Letting go: all arenas are asked at once, so that one deadline and one safe point serve them all; or all that are
@@ -384,39 +335,42 @@ static void ask_to_let_go(struct transition *transition)
 
 static void create_rest(struct transition *transition);
 
-static int take_created(struct transition *transition)
+/* 0, or why it will not do. */
+static int check_created(struct transition *transition, const struct extent_create *create)
 {
-    const struct extent_create *create = &transition->create;
-
-    struct plan *plan = &transition->plans[transition->at];
-
-    plan->target = create->extent;
-    if (plan->target && plan->tier != HBM_TIER_DEVICE)
-        plan->target->packing = packing_ref(plan->packing);
-    if (transition->cancelled)
-        return HBM_E_CANCELLED;
     if (create->error)
         return transition_refuse(transition, create->error, "%s", create->detail);
     if (transition->live && !extent_is_shareable(create->extent))
         return transition_refuse(transition, HBM_E_UNSUPPORTED,
                                  "the driver here has no host memory that processes share, so nothing can go on in it: "
                                  "offload without --live");
-    transition->at++;
     return 0;
+}
+
+static void take_created(struct track *track)
+{
+    struct transition *transition = track->transition;
+    struct plan *plan = track->plan;
+
+    plan->target = track->keep.extent;
+    if (plan->target && plan->tier != HBM_TIER_DEVICE)
+        plan->target->packing = packing_ref(plan->packing);
+    if (!transition_is_over(transition) && (transition->step_error = check_created(transition, &track->keep)))
+        tracks_cancel(transition, track);
+    track->transition = NULL;
+    transition->n_busy--;
 }
 
 static void created(struct extent_create *create)
 {
-    struct transition *transition = container_of(create, struct transition, create);
+    struct track *track = container_of(create, struct track, keep);
+    struct transition *transition = track->transition;
 
-    transition->created = true;
-    if (transition->starting)
+    track->keeping = false;
+    if (track->starting)
         return;
-    int error = take_created(transition);
-    if (error)
-        finish(transition, error);
-    else
-        create_rest(transition);
+    take_created(track);
+    create_rest(transition);
 }
 
 static enum job_extent_kind kind_of(const struct transition *transition, const struct plan *plan)
@@ -442,9 +396,8 @@ static bool is_filled_at_once(const struct plan *plan)
 }
 
 /* When its memory is about to be made: those before it have taken their room by then. */
-static int choose_peer(struct transition *transition)
+static int choose_peer(struct transition *transition, struct plan *plan)
 {
-    struct plan *plan = &transition->plans[transition->at];
     const struct arena *arena = plan->to_peer ? arena_get(transition->core, plan->arena) : NULL;
 
     if (!plan->to_peer || plan->device)
@@ -461,11 +414,10 @@ static bool is_made_by_its_copy(const struct transition *transition, const struc
     return !(arena && arena->early) && plan_worker(plan) == plan_device(plan) && links_for(transition->core, plan) == 1;
 }
 
-static void create_one(struct transition *transition)
+static void create_one(struct track *track, struct transition *transition, struct plan *plan)
 {
-    const struct plan *plan = &transition->plans[transition->at];
-
-    transition->create = (struct extent_create){
+    *track = (struct track){.transition = transition, .plan = plan, .table = -1, .keeping = true, .starting = true};
+    track->keep = (struct extent_create){
         .core = transition->core,
         .device = plan_device(plan),
         .account = transition->account ? transition->account : plan->source->account,
@@ -477,31 +429,38 @@ static void create_one(struct transition *transition)
         .filled_at_once = is_filled_at_once(plan) && (plan->tier != HBM_TIER_DEVICE || is_made_by_its_copy(transition, plan)),
         .done = created,
     };
-    transition->created = false;
-    transition->starting = true;
-    extent_create_start(&transition->create);
-    transition->starting = false;
+    transition->n_busy++;
+    extent_create_start(&track->keep);
+    track->starting = false;
+    if (!track->keeping)
+        take_created(track);
 }
 
-/* A row of arenas whose memory is there at once must not recurse, and is one record. */
-static void create_rest(struct transition *transition)
+/* What is there at once must not recurse, and is one record. */
+static void create_some(struct transition *transition)
 {
-    bool waits = false;
-    int error = 0;
+    struct track *track;
 
     ledger_begin(transition->core);
-    while (transition->at < transition->n && !error && !waits) {
-        error = choose_peer(transition);
-        if (error)
-            break;
-        create_one(transition);
-        waits = !transition->created;
-        error = waits ? 0 : take_created(transition);
+    while (!transition_is_over(transition) && transition->at < transition->n && (track = tracks_next(transition, 1))) {
+        struct plan *plan = &transition->plans[transition->at++];
+        transition->step_error = choose_peer(transition, plan);
+        if (transition->step_error)
+            tracks_cancel(transition, NULL);
+        else
+            create_one(track, transition, plan);
     }
     ledger_end(transition->core);
-    if (error)
-        finish(transition, error);
-    else if (!waits)
+}
+
+static void create_rest(struct transition *transition)
+{
+    create_some(transition);
+    if (transition->n_busy)
+        return;
+    if (transition->cancelled || transition->step_error)
+        finish(transition, transition->cancelled ? HBM_E_CANCELLED : transition->step_error);
+    else
         ask_to_let_go(transition);
 }
 
@@ -578,6 +537,7 @@ void transition_start(struct transition *transition)
     transition->copied = false;
     transition->at = 0;
     transition->phase = TRANSITION_CREATING;
+    error = tracks_make(transition);
     for (size_t i = 0; i < transition->n && !error; i++)
         error = admit(transition, &transition->plans[i]);
     if (error)
@@ -595,14 +555,14 @@ void transition_cancel(struct transition *transition, const char *why)
     snprintf(transition->detail, sizeof(transition->detail), "%s", why);
     switch (transition->phase) {
     case TRANSITION_CREATING:
-        extent_create_cancel(&transition->create);
+        tracks_cancel(transition, NULL);
         break;
     case TRANSITION_RECLAIMING:
         transition_withdraw(transition);
         finish(transition, HBM_E_CANCELLED);
         break;
     case TRANSITION_STEPPING:
-        cancel_tracks(transition, NULL);
+        tracks_cancel(transition, NULL);
         break;
     case TRANSITION_IDLE:
         break;

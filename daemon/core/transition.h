@@ -54,7 +54,7 @@ struct plan {
     bool late; /* nobody writes it, and who reads it goes on in the copy: they let go when that is made */
 };
 
-/* One arena's steps, one after the other. Of several arenas as many go side by side as a link has threads: while one is
+/* One arena's new extent, and then its steps, one after the other. Of several arenas as many go side by side as a link has threads: while one is
  * mapped, answered and booked, the other's bytes are on the link. Of small ones some more wait in the worker: being
  * booked takes as long as they do, and no thread is to wait for that. */
 #define TRANSITION_AT_ONCE 2
@@ -69,8 +69,8 @@ struct track {
     size_t step;
     struct job job;
     int table;                 /* PACK, UNPACK: the pieces, while the job runs; -1: none */
-    struct extent_create keep; /* of what the step made */
-    bool keeping;
+    struct extent_create keep; /* the plan's target, before its steps; or what a step made */
+    bool keeping, starting;
     uint64_t bytes; /* of the running step */
     struct links *links; /* the running step goes over several (daemon/core/links.h); NULL: over one */
 };
@@ -104,14 +104,12 @@ struct transition {
     /* own */
     size_t at, reclaims;
     int reclaim_error, step_error;
-    struct track tracks[TRANSITION_TRACKS];
-    unsigned n_busy; /* tracks */
+    struct track *tracks; /* while it is under way: as many as there are plans, at most TRANSITION_TRACKS */
+    unsigned n_tracks, n_busy;
     size_t swapped;  /* one by one */
     bool copied;            /* all steps are done */
     bool asking;            /* inside the loop that asks all clients */
-    bool starting, created; /* a creation, and it has ended */
     char why[128];
-    struct extent_create create;
     enum { TRANSITION_IDLE, TRANSITION_CREATING, TRANSITION_RECLAIMING, TRANSITION_STEPPING } phase;
     bool cancelled;
 };
@@ -133,6 +131,8 @@ uint64_t step_bytes(const struct step *step);
 void transition_start(struct transition *transition);
 /* done follows, with CANCELLED (or error, if set by the caller before) unless it has committed already. */
 void transition_cancel(struct transition *transition, const char *why);
+/* The creation is one of its. */
+bool transition_creates(const struct transition *transition, const struct extent_create *create);
 /* Done so far, the running steps' included. */
 uint64_t transition_bytes(const struct transition *transition);
 /* Frees the plans. One that is under way is dropped where it stands: only when the core itself goes. */

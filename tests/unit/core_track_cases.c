@@ -108,6 +108,74 @@ static void of_small_ones_eight_are_under_way_and_the_next_when_one_is_done(void
     expect_all(HBM_TIER_DEVICE);
 }
 
+static struct ask *begin_creating(void)
+{
+    struct ask *question = ask(&w, alice, NULL);
+
+    make_ten();
+    w.hold = true;
+    verb_offload(w.core, &question->call, "b*", HBM_TIER_HOST, false);
+    world_run(&w);
+    assert_int_equal(list_entry(list_first(&w.jobs), struct job, node)->opcode, JOB_CREATE);
+    return question;
+}
+
+static void the_memory_of_eight_small_ones_is_made_at_once(void **state)
+{
+    (void)state;
+    struct ask *question = begin_creating();
+    assert_int_equal(jobs_waiting(), 8);
+    world_step(&w);
+    world_run(&w);
+    assert_int_equal(jobs_waiting(), 8);
+    assert_int_equal(go_on(question)->state, WIRE_OP_DONE);
+    expect_all(HBM_TIER_HOST);
+}
+
+static void memory_that_cannot_be_made_undoes_what_was_made_beside_it(void **state)
+{
+    (void)state;
+    struct ask *question = begin_creating();
+    unsigned copies = w.ran[JOB_COPY];
+    world_fail(&w, JOB_CREATE, 3, HBM_E_NO_SPACE);
+    assert_int_equal(go_on(question)->error, HBM_E_NO_SPACE);
+    assert_int_equal(w.ran[JOB_COPY], copies);
+    expect_all(HBM_TIER_DEVICE);
+    assert_int_equal(w.device->used[HBM_TIER_HOST], 0);
+}
+
+static void a_cancel_while_memory_is_made_leaves_all_where_it_was(void **state)
+{
+    (void)state;
+    struct ask *question = begin_creating();
+    op_cancel(op_get(w.core, question->id), "asked to");
+    assert_int_equal(go_on(question)->error, HBM_E_CANCELLED);
+    expect_all(HBM_TIER_DEVICE);
+    assert_int_equal(w.device->used[HBM_TIER_HOST], 0);
+}
+
+/* Room for two of the ten: the third waits for some, and nobody is sent to stand behind it. */
+static void one_that_waits_for_room_is_waited_for(void **state)
+{
+    (void)state;
+    uint64_t capacity = w.device->capacity[HBM_TIER_HOST];
+    make_ten();
+    w.device->capacity[HBM_TIER_HOST] = named(&w, "b1")->arena->extent->size * 2;
+    struct ask *question = ask(&w, alice, NULL);
+    w.hold = true;
+    verb_offload(w.core, &question->call, "b*", HBM_TIER_HOST, false);
+    run_creates();
+    unsigned waiting = 0;
+    list_for_each (node, &w.core->memory_waiters)
+        waiting++;
+    assert_int_equal(waiting, 1);
+    op_cancel(op_get(w.core, question->id), "asked to");
+    assert_int_equal(go_on(question)->error, HBM_E_CANCELLED);
+    expect_all(HBM_TIER_DEVICE);
+    assert_int_equal(w.device->used[HBM_TIER_HOST], 0);
+    w.device->capacity[HBM_TIER_HOST] = capacity;
+}
+
 static void the_bytes_of_all_are_its_progress(void **state)
 {
     (void)state;
@@ -175,6 +243,10 @@ int core_track_cases(void)
     const struct CMUnitTest tests[] = {
         CASE(of_large_ones_two_are_copied_side_by_side_and_the_third_when_one_is_done),
         CASE(of_small_ones_eight_are_under_way_and_the_next_when_one_is_done),
+        CASE(the_memory_of_eight_small_ones_is_made_at_once),
+        CASE(memory_that_cannot_be_made_undoes_what_was_made_beside_it),
+        CASE(a_cancel_while_memory_is_made_leaves_all_where_it_was),
+        CASE(one_that_waits_for_room_is_waited_for),
         CASE(the_bytes_of_all_are_its_progress),
         CASE(the_first_error_calls_the_others_off_and_is_what_is_told),
         CASE(an_error_of_the_second_undoes_what_the_first_has_made),
