@@ -105,8 +105,7 @@ static void with_memory(struct job *job, void (*run)(struct job *))
     device_leave();
 }
 
-/* Who makes something, or counts what is free, must not meet what an answered job still holds. */
-static void wait_for_releases(void)
+void control_wait_for_releases(void)
 {
     pthread_mutex_lock(&control.mutex);
     while (control.releasing)
@@ -122,23 +121,19 @@ static void perform(struct job *job)
         break;
     case JOB_CREATE:
         if (job->request.create.kind != JOB_EXTENT_DISK)
-            wait_for_releases();
+            control_wait_for_releases();
         job_create(job, control.state_dir);
         break;
     case JOB_DESTROY:
         device_destroy(&job->request.destroy, &job->failure);
         break;
     case JOB_COPY:
-        if (job->request.copy.flags & JOB_MAKE_TARGET)
-            wait_for_releases();
         with_memory(job, job_copy);
         break;
     case JOB_PACK:
         with_memory(job, job_pack);
         break;
     case JOB_UNPACK:
-        if (job->request.unpack.flags & JOB_MAKE_TARGET)
-            wait_for_releases();
         with_memory(job, job_unpack);
         break;
     case JOB_ENCODE:
@@ -154,7 +149,7 @@ static void perform(struct job *job)
         with_memory(job, job_file);
         break;
     case JOB_QUERY:
-        wait_for_releases();
+        control_wait_for_releases();
         device_query(&job->reply.query, &job->failure);
         gds_report(&job->reply.query);
         break;

@@ -4,6 +4,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "daemon/worker/control.h"
 #include "daemon/worker/staging.h"
 
 int side_open(struct side *side, const struct job_extent *extent, int fd, bool write, struct failure *failure)
@@ -32,6 +33,11 @@ int side_open(struct side *side, const struct job_extent *extent, int fd, bool w
 int side_make(struct side *side, const struct job_extent *extent, struct failure *failure)
 {
     *side = (struct side){.token = extent->token, .file = {.fd = -1, .direct = -1}};
+    if (device_make(extent, &side->view, failure) != HBM_E_NO_MEMORY)
+        return failure->error;
+    /* What an answered job still has mapped is about to be free. */
+    control_wait_for_releases();
+    *failure = (struct failure){0};
     return device_make(extent, &side->view, failure);
 }
 

@@ -133,7 +133,7 @@ static int collect(struct flow *flow, struct failure *failure)
     uint64_t grains = copy->bytes / CHECKSUM_GRAIN, rest = copy->bytes % CHECKSUM_GRAIN;
 
     if (goes_down(copy) &&
-        (device_mark(hash_stream(copy), &flow->marks[0], failure) || device_wait(&flow->marks[0], failure)))
+        (device_mark(hash_stream(copy), &flow->marks[0], failure) || device_wait_soon(&flow->marks[0], failure)))
         return failure->error;
     memcpy(copy->hashes, flow->results, grains * sizeof(*copy->hashes));
     if (rest)
@@ -175,7 +175,7 @@ static int send_rest(struct flow *flow, struct failure *failure)
     for (uint64_t piece = 0; piece < flow->pieces; piece++) {
         struct device_mark *mark = &flow->marks[piece % WINDOW];
 
-        if (flow->tail && is_last(flow, piece) ? device_wait_soon(mark, failure) : device_wait(mark, failure))
+        if (is_last(flow, piece) ? device_wait_soon(mark, failure) : device_wait(mark, failure))
             return failure->error;
         land(flow, piece + 1, false);
         job_advance(flow->copy->job, piece_bytes(flow, piece));
