@@ -4,12 +4,13 @@
  * int8, symmetric, min/max: amax = largest finite |x| of the unit; scale = amax/127 (1 if amax is 0, the smallest
  * subnormal if it underflows to 0); q = round-half-even(x/scale) clamped to [-127, 127]; NaN encodes as 0, +-inf as
  * +-127. x' = q*scale, held within the finite floats. An element counts as clipped if it is finite and the clamp
- * changed it, which takes a subnormal scale.
+ * changed it, which takes a subnormal scale, or a range that was given (codec_job.ranged): amax is that range's then.
  * fp16/bf16: round to nearest even; finite values beyond the largest finite one saturate to it and count
  * as clipped; NaN stays NaN (sign and as much of its payload as fits), infinities stay infinities.
  * fp8-e4m3, fp8-e5m2: scale = amax/448, or amax/57344 (1 if amax is 0, the least normal if it is less); x * (1/scale) is
  * rounded to the nearest code, half to even. NaN stays NaN, with its sign. e5m2 keeps infinities; e4m3 has none, and
- * +-inf encodes as +-448. x' = value*scale, held within the finite floats. Nothing is clipped.
+ * +-inf encodes as +-448. x' = value*scale, held within the finite floats. What would round to a code beyond the largest one
+ * becomes that, and counts as clipped, which takes a range that was given.
  * fp16-scaled: scale = the power of two that brings amax to 2^14 .. 2^15 (1 if amax is 0, at least the least normal);
  * x * (1/scale) is rounded as by fp16, NaN and infinities too. x' = value*scale, held within the finite floats. Nothing
  * is clipped.
@@ -39,6 +40,8 @@ struct codec_job {
     unsigned rank;
     unsigned dtype; /* F32, F16 or BF16: of the raw side */
     struct hbm_encoding encoding;
+    bool ranged; /* encode, one unit: its range is lo to hi, and not what its elements span */
+    float lo, hi; /* finite, lo <= 0 <= hi; of a symmetric codec lo = -hi */
 };
 
 /* How it lies: codes in the order of the elements, those of 4 bits two a byte, the first in the low bits, over the whole

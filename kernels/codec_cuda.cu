@@ -85,7 +85,10 @@ int codec_encode_cuda(const struct codec_job *job, void *workspace, void *stream
                               static_cast<struct codec_tally *>(workspace),
                               codec_view_of(job),
                               vectors_fit(job->raw_in, job->data),
-                              static_cast<cudaStream_t>(stream)};
+                              static_cast<cudaStream_t>(stream),
+                              job->ranged,
+                              job->lo,
+                              job->hi};
 
     if (!row)
         return cudaErrorInvalidValue;
@@ -105,7 +108,10 @@ int codec_measure_cuda(const struct codec_job *job, void *workspace, void *strea
                               static_cast<struct codec_tally *>(workspace),
                               codec_view_of(job),
                               vectors_fit(job->raw_in, job->data),
-                              static_cast<cudaStream_t>(stream)};
+                              static_cast<cudaStream_t>(stream),
+                              job->ranged,
+                              job->lo,
+                              job->hi};
 
     return row ? row->measure(call) : cudaErrorInvalidValue;
 }
@@ -120,7 +126,10 @@ int codec_decode_cuda(const struct codec_job *job, void *stream)
                               nullptr,
                               codec_view_of(job),
                               vectors_fit(job->data, job->raw_out),
-                              static_cast<cudaStream_t>(stream)};
+                              static_cast<cudaStream_t>(stream),
+                              false,
+                              0,
+                              0};
 
     return row ? row->decode(call) : cudaErrorInvalidValue;
 }

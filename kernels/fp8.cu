@@ -34,7 +34,7 @@ template <__nv_fp8_interpretation_t KIND> struct fp8 {
     {
         uint8_t code = fp8_code(x, params.scale, kind);
 
-        tally.add(x, fp8_value(code, params.scale, kind), false);
+        tally.add(x, fp8_value(code, params.scale, kind), fp8_clips(x, params.scale, kind));
         return code;
     }
 

@@ -11,15 +11,16 @@ struct fp8_kind {
     uint8_t most_code; /* its code */
     uint8_t infinity;  /* code; that of `most` where there is none */
     uint8_t nan;
+    float beyond; /* what is larger would round to more than the largest finite value */
 };
 
 #define FP8_E4M3                                                                                                   \
     {                                                                                                              \
-        3, 7, 448.0f, 0x7e, 0x7e, 0x7f                                                                             \
+        3, 7, 448.0f, 0x7e, 0x7e, 0x7f, 464.0f                                                                   \
     }
 #define FP8_E5M2                                                                                                   \
     {                                                                                                              \
-        2, 15, 57344.0f, 0x7b, 0x7c, 0x7e                                                                          \
+        2, 15, 57344.0f, 0x7b, 0x7c, 0x7e, 61439.99609375f                                                         \
     }
 
 /* Rounds half to even; what is finite and beyond the largest finite value becomes that. */
@@ -69,6 +70,13 @@ ELEMENT_FN uint8_t fp8_code(float x, float scale, struct fp8_kind kind)
     if (!element_finite(x))
         return fp8_down(element_bits(x), kind);
     return fp8_down(element_bits(element_mul(x, element_div(1.0f, scale))), kind);
+}
+
+ELEMENT_FN bool fp8_clips(float x, float scale, struct fp8_kind kind)
+{
+    float v = element_mul(x, element_div(1.0f, scale));
+
+    return element_finite(x) && (v > kind.beyond || v < -kind.beyond);
 }
 
 ELEMENT_FN float fp8_value(uint8_t code, float scale, struct fp8_kind kind)

@@ -16,6 +16,8 @@ struct codec_call {
     struct codec_view view;
     bool aligned; /* both sides allow 16-byte accesses at every 8th element */
     cudaStream_t stream;
+    bool ranged; /* encode and measure, one unit: lo to hi is its range */
+    float lo, hi;
 };
 
 typedef cudaError_t codec_launch(const struct codec_call &call);

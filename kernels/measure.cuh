@@ -8,7 +8,7 @@
 #define MEASURE_THREADS 256u
 #define MEASURE_LANES 2u
 
-/* With the scale of its unit nothing is clipped, but where that is subnormal; the reference tells. */
+/* Where nothing is given nothing is clipped, but with a scale that is subnormal; the reference tells. */
 template <class Code> static __device__ __noinline__ bool is_clipped(float x, const unit_params params)
 {
     thread_tally tally;
@@ -19,8 +19,8 @@ template <class Code> static __device__ __noinline__ bool is_clipped(float x, co
 
 template <class Code, class Raw, enum unit_layout UNITS>
 static __global__ void __launch_bounds__(MEASURE_THREADS)
-    measure_units(const void *in, const void *coded, unit_arrays units, struct codec_view view, bool aligned,
-                  struct codec_tally *total)
+    measure_units(const void *in, const void *coded, unit_arrays units, struct codec_view view, bool aligned, float lo,
+                  float hi, struct codec_tally *total)
 {
     typedef typename Raw::word word;
     constexpr unsigned N = Code::template elements<Raw>;
@@ -45,7 +45,8 @@ static __global__ void __launch_bounds__(MEASURE_THREADS)
             if (!one)
                 params = units.at<Code::has_zero>(walk.unit);
             float x = Raw::up(raw[k].w[i]);
-            bool clipped = params.scale < __uint_as_float(ELEMENT_LEAST) && is_clipped<Code>(x, params);
+            bool may_clip = params.scale < __uint_as_float(ELEMENT_LEAST) || x > hi || x < lo;
+            bool clipped = may_clip && is_clipped<Code>(x, params);
 
             quality.add(x, Code::value(codes[k].get(i), params), clipped);
             if (!one)
@@ -76,5 +77,5 @@ template <class Code, class Raw> static cudaError_t unit_measure(const struct co
     }
     return launch_few(kernel, chunk_blocks(view.count, MEASURE_THREADS, MEASURE_LANES * N), MEASURE_THREADS,
                       call.stream, call.in, (const void *)call.out, unit_arrays{call.scale, call.zero}, view,
-                      call.aligned, call.tally);
+                      call.aligned, call.ranged ? call.lo : -INFINITY, call.ranged ? call.hi : INFINITY, call.tally);
 }

@@ -8,6 +8,7 @@
 
 #define TWO_PASS_THREADS 256u
 #define TWO_PASS_LANES 4u
+#define NO_RANGE UINT32_MAX
 
 template <class Code, class Raw>
 static __global__ void __launch_bounds__(TWO_PASS_THREADS)
@@ -77,7 +78,7 @@ static __global__ void __launch_bounds__(TWO_PASS_THREADS) params_of_ranges(unit
 template <class Code, class Raw, enum unit_layout UNITS>
 static __global__ void __launch_bounds__(TWO_PASS_THREADS, 4)
     encode_units(const void *in, void *out, unit_arrays units, struct codec_view view, bool aligned,
-                 struct codec_tally *total)
+                 uint32_t within, struct codec_tally *total)
 {
     typedef typename Raw::word word;
     constexpr unsigned N = Code::template elements<Raw>;
@@ -91,7 +92,9 @@ static __global__ void __launch_bounds__(TWO_PASS_THREADS, 4)
         struct codec_walk walk;
         uint64_t unit;
 
-        if (unit_at<UNITS>(view, s.at, s.past, unit, walk)) {
+        if (UNITS == ONE_UNIT && within != NO_RANGE && chunk_most<Raw, N>(raw[k]) > within) {
+            coded = chunk_exact<Code, Raw, N>(raw[k], units.at<Code::has_zero>(0), tally);
+        } else if (unit_at<UNITS>(view, s.at, s.past, unit, walk)) {
             few_tally few;
             coded = Code::template encode<Raw, N>(
                 raw[k], UNITS == ONE_UNIT ? one : Code::of(units.at<Code::has_zero>(unit)), few, tally);
@@ -111,6 +114,23 @@ static __global__ void __launch_bounds__(TWO_PASS_THREADS, 4)
     block_publish(tally, total);
 }
 
+/* A range that was given, where one that was measured would be: as the range types gather it. */
+template <class Code> static cudaError_t gather_given(const struct codec_call &call, const unit_arrays &units)
+{
+    float above = call.hi, below = -call.lo;
+    cudaError_t error = cudaMemcpyAsync(units.scale, &above, sizeof(above), cudaMemcpyHostToDevice, call.stream);
+
+    if (Code::has_zero && !error)
+        error = cudaMemcpyAsync(units.zero, &below, sizeof(below), cudaMemcpyHostToDevice, call.stream);
+    return error;
+}
+
+/* The bits of the largest magnitude that lies within on either side: a chunk with a larger one goes the exact way. */
+static inline uint32_t bits_within(const struct codec_call &call)
+{
+    return element_bits(call.hi < -call.lo ? call.hi : -call.lo);
+}
+
 template <class Code, class Raw> static cudaError_t two_pass_encode(const struct codec_call &call)
 {
     const struct codec_view &view = call.view;
@@ -124,7 +144,9 @@ template <class Code, class Raw> static cudaError_t two_pass_encode(const struct
     if ((error = cudaMemsetAsync(units.scale, 0, view.units * sizeof(*units.scale), call.stream)) ||
         (Code::has_zero && (error = cudaMemsetAsync(units.zero, 0, view.units * sizeof(*units.zero), call.stream))))
         return error;
-    if (view.count && view.units == 1)
+    if (call.ranged)
+        error = gather_given<Code>(call, units);
+    else if (view.count && view.units == 1)
         error = launch_few(measure_one<Code, Raw>, blocks, threads, call.stream, call.in, units, view.count,
                            call.aligned);
     else if (view.count)
@@ -136,5 +158,6 @@ template <class Code, class Raw> static cudaError_t two_pass_encode(const struct
     if (error || !view.count)
         return error;
     return launch_few(view.units == 1 ? encode_units<Code, Raw, ONE_UNIT> : encode_units<Code, Raw, ANY_UNITS>,
-                      blocks, threads, call.stream, call.in, call.out, units, view, call.aligned, call.tally);
+                      blocks, threads, call.stream, call.in, call.out, units, view, call.aligned,
+                      call.ranged ? bits_within(call) : NO_RANGE, call.tally);
 }

@@ -35,7 +35,10 @@ UNITS_FN void units_encode(const struct codec_job *job, const struct codec_view 
 {
     struct codec_walk walk = {0};
 
-    units_measure(job, view, how);
+    if (job->ranged)
+        job->scale[0] = how->scale(job->hi);
+    else
+        units_measure(job, view, how);
     for (uint64_t i = 0; i < view->count; i++, codec_walk_step(view, &walk)) {
         float x = element_load(job->raw_in, job->dtype, i), scale = job->scale[walk.unit];
         bool clipped = false;

@@ -48,6 +48,14 @@ struct job_piece {
     uint32_t receipt; /* which of the receipts it counts for */
 };
 
+/* How a codec's range is chosen. */
+struct job_calibration {
+    double parameter; /* PERCENTILE: percent, above 0 */
+    float lo, hi;     /* GIVEN: the range */
+    uint32_t method;  /* enum hbm_calibration */
+    uint32_t unused;
+};
+
 struct job_receipt {
     struct hbm_receipt receipt;
     struct hbm_quality quality;

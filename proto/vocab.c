@@ -134,7 +134,7 @@ void hbm_encoding_text(const struct hbm_encoding *encoding, char *text, unsigned
 
 void hbm_calibration_text(unsigned method, double parameter, char *text, unsigned long size)
 {
-    static const char *const names[] = {"minmax", "percentile", "mse", "entropy", "observed"};
+    static const char *const names[] = {"minmax", "percentile", "mse", "entropy", "range"};
     const char *name = method < sizeof(names) / sizeof(names[0]) ? names[method] : "?";
 
     if (method == HBM_CALIBRATE_PERCENTILE)

@@ -79,7 +79,7 @@ enum hbm_calibration {
     HBM_CALIBRATE_PERCENTILE = 1, /* the magnitude that so many percent of the elements do not exceed */
     HBM_CALIBRATE_MSE = 2,        /* that by which the squares of the errors have the least sum */
     HBM_CALIBRATE_ENTROPY = 3,    /* that whose codes tell the most of how the elements are distributed */
-    HBM_CALIBRATE_GIVEN = 4,      /* one that was observed before */
+    HBM_CALIBRATE_GIVEN = 4,      /* one that was found elsewhere */
 };
 
 /* The rest of a receipt: what messages have no room for. 72 bytes, no padding. */

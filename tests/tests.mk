@@ -11,6 +11,7 @@ SCRIPTS = $(shell find tests packaging .ci -name '*.sh' -o -path .ci/run)
 test_codec_PARTS = $(PROTO) $(KERNELS)
 test_codec_units_PARTS = $(PROTO) $(KERNELS)
 test_receipt_PARTS = $(PROTO) $(KERNELS)
+test_calibrate_PARTS = $(PROTO) $(KERNELS)
 test_code_cut_PARTS = $(PROTO) $(KERNELS) daemon/worker/code_cut.c
 test_packet_PARTS = $(PROTO)
 test_closer_PARTS = daemon/base/closer.c

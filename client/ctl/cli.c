@@ -77,9 +77,10 @@ static bool is_option(const char *argument, const char *name, const char *equals
     return strlen(name) == length && !memcmp(argument, name, length);
 }
 
-static bool is_digits(const char *text)
+/* Of which kind it has to be, and how large, the daemon knows. */
+static bool is_number(const char *text)
 {
-    return *text && !text[strspn(text, "0123456789")];
+    return *text >= '0' && *text <= '9' && !text[strspn(text, "0123456789.e+-")];
 }
 
 /* One way of a usage's "a|b[:N]|c:N": a word alone, with a number, or with one if wanted. */
@@ -93,7 +94,7 @@ static bool is_way(const char *way, size_t length, const char *value)
     if (strncmp(way, value, word))
         return false;
     value += word;
-    return *value ? !bare && *value == ':' && is_digits(value + 1) : bare || optional;
+    return *value ? !bare && *value == ':' && is_number(value + 1) : bare || optional;
 }
 
 static bool is_choice(const char *ways, const char *value)

@@ -30,7 +30,7 @@ static const struct {
     {"advise-codec", "--verbose", "every encoding of every group (default: of all together)"},
     {NULL, "--codec", "what the elements become"},
     {NULL, "--granularity", "what shares a scale (default channel; tensor for vectors)"},
-    {NULL, "--calibrate", "how scales are chosen (default minmax)"},
+    {NULL, "--calibrate", "how the range is chosen: minmax, or one for the tensor that clips the rest (default minmax)"},
     {NULL, "--mode", "encode in place, beside the original, or (park) whenever it leaves the device (default replace)"},
     {NULL, "--min-sqnr", "refuse a result under so many dB (default: no bound)"},
     {NULL, "--max-error", "refuse a result with a larger absolute error (default: no bound)"},

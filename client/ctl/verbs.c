@@ -48,7 +48,7 @@ static const struct verb verbs[] = {
     {"compress", "SEL", 1, 1,
      OPTIONS(REQUIRED("--codec", HBM_CODEC_CHOICES, "codec", OPTION_CHOICE),
              CHOICE("--granularity", "tensor|channel[:AXIS]|group:N", "granularity"),
-             CHOICE("--calibrate", "minmax", "calibrate"), CHOICE("--mode", "replace|copy|park", "mode"),
+             CHOICE("--calibrate", "minmax|percentile:P|mse|entropy|range:T", "calibrate"), CHOICE("--mode", "replace|copy|park", "mode"),
              TEXT("--as", "NAME", "as"), NUMBER("--min-sqnr", "DB", "min_sqnr"),
              NUMBER("--max-error", "E", "max_error"), ASYNC),
      "hbm.compress", {"sel"}, run_operation, show_receipts, "encode buffers; prints what it cost in quality"},

@@ -33,6 +33,7 @@ static int choose_copy(const struct buffer *buffer, const struct principal *who,
     int error = compress_encoding(buffer, &args->encoding, &recode->encoding, why);
 
     recode->min_sqnr_db = args->min_sqnr_db;
+    recode->calibration = args->calibration;
     recode->max_error = args->max_error;
     if (error)
         return error;

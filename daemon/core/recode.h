@@ -10,6 +10,7 @@ struct recode {
     uint64_t buffer;              /* first: sorted by it */
     struct hbm_encoding encoding; /* what it shall have: RAW decodes */
     double min_sqnr_db, max_error;
+    struct job_calibration calibration;
 };
 void recodes_sort(struct recode *recodes, size_t n);
 /* The arena anew on the device: buffers of `recodes` (sorted) in their new form, the others copied, or left out

@@ -142,6 +142,7 @@ static void describe(struct job *job, const struct plan *plan, const struct step
         job->request.encode.code = step->code;
         job->request.encode.min_sqnr_db = step->min_sqnr_db;
         job->request.encode.max_error = step->max_error;
+        job->request.encode.calibration = step->calibration;
         break;
     case STEP_DECODE:
         job->opcode = JOB_DECODE;

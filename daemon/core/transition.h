@@ -27,6 +27,7 @@ struct step {
     uint64_t source_offset, target_offset, bytes; /* COPY; PACK, UNPACK: bytes of the raw form */
     struct job_code code;                         /* ENCODE, DECODE */
     double min_sqnr_db, max_error;
+    struct job_calibration calibration;
     size_t placement; /* ENCODE: whose receipt */
 };
 

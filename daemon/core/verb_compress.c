@@ -15,6 +15,7 @@ int compress_choose(const struct buffer *buffer, const struct principal *who, co
     char scale[HBM_NAME_MAX + 8];
 
     recode->min_sqnr_db = args->min_sqnr_db;
+    recode->calibration = args->calibration;
     recode->max_error = args->max_error;
     if (!arena_may_write(buffer->arena, who)) {
         *why = "it is another owner's, and not yours to write";
@@ -45,6 +46,9 @@ static int check_args(const struct compress_args *args, char *detail)
         snprintf(detail, HBM_DETAIL_MAX, "the codec is one of " HBM_CODEC_CHOICES " (the way back is decompress)");
     else if (granularity > HBM_PER_GROUP && granularity != 0xff)
         snprintf(detail, HBM_DETAIL_MAX, "the granularity is tensor, channel or group");
+    else if (args->calibration.method != HBM_CALIBRATE_MINMAX && args->mode == WIRE_MODE_PARK)
+        snprintf(detail, HBM_DETAIL_MAX, "what parks is encoded whenever it leaves, and a range that clips would take more from it each "
+                                         "time: park by minmax");
     else if (args->mode > WIRE_MODE_PARK)
         snprintf(detail, HBM_DETAIL_MAX, "the mode is replace, copy or park");
     else if (args->as[0] && args->mode != WIRE_MODE_COPY)

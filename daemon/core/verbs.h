@@ -60,6 +60,7 @@ struct compress_args {
     struct hbm_encoding encoding; /* granularity 0xff: channel 0, tensor where rank < 2 */
     enum wire_mode mode;
     double min_sqnr_db, max_error;
+    struct job_calibration calibration;
 };
 void verb_compress(struct core *core, struct call *call, const struct compress_args *args);
 /* What to encode it as: every candidate is tried, and goes again. */

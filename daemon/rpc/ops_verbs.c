@@ -26,8 +26,8 @@ void handle_COMPRESS(struct request *request, const struct COMPRESS_args *args)
 
     if (!encoding_parse(args->codec, args->granularity, &compress.encoding, &why))
         return answer_refuse(request, HBM_E_INVALID, "%s", why);
-    if (args->calibrate && strcmp(args->calibrate, "minmax"))
-        return answer_refuse(request, HBM_E_INVALID, "`calibrate` is to be minmax");
+    if (!calibration_parse(args->calibrate, &compress.encoding, &compress.calibration, &why))
+        return answer_refuse(request, HBM_E_INVALID, "%s", why);
     if (args->mode && !copy && !park && strcmp(args->mode, "replace"))
         return answer_refuse(request, HBM_E_INVALID, "`mode` is to be replace, copy or park");
     if (args->as && !copy)

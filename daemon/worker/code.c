@@ -6,6 +6,7 @@
 #include "daemon/worker/code_cut.h"
 #include "daemon/worker/job.h"
 #include "daemon/worker/pace.h"
+#include "daemon/worker/range.h"
 
 #define AHEAD 2u /* pieces queued: the device goes from one to the next while we look at what is done */
 
@@ -185,12 +186,24 @@ static int decode(struct job *job, const struct codec_job *codec)
     return pace_wait(job, 0, &job->failure) ? job->failure.error : device_decode(codec, &job->failure);
 }
 
+/* Of one that was not measured from end to end. */
+static void tell_range(const struct job_calibration *calibration, const struct codec_job *codec, struct hbm_quality *quality)
+{
+    quality->method = calibration->method;
+    quality->parameter = calibration->parameter;
+    if (codec->ranged) {
+        quality->lo = codec->lo;
+        quality->hi = codec->hi;
+    }
+}
+
 /* ---- The jobs ---- */
 
 void job_encode(struct job *job)
 {
     const struct job_encode_request *r = &job->request.encode;
     struct hbm_receipt *receipt = &job->reply.encode.receipt;
+    struct hbm_quality *quality = &job->reply.encode.quality;
     struct forms f = {0};
 
     if (measure(&f, &r->code, &r->source, &r->target, &job->failure) || job_poll(job, &job->failure) ||
@@ -199,7 +212,8 @@ void job_encode(struct job *job)
     f.codec.raw_in = f.source.bytes + r->code.raw_offset;
     f.codec.data = f.target.bytes + r->code.data_offset;
     f.codec.scale = f.scale_bytes ? (float *)(f.target.bytes + r->code.scale_offset) : NULL;
-    if (!encode(job, &f.codec, receipt, &job->reply.encode.quality)) {
+    if (!range_find(&r->calibration, &f.codec, &job->failure) && !encode(job, &f.codec, receipt, quality)) {
+        tell_range(&r->calibration, &f.codec, quality);
         receipt->bytes_before = f.raw_bytes;
         receipt->bytes_after = f.data_bytes + f.scale_bytes;
         check_quality(r, receipt, &job->failure);

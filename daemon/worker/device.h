@@ -9,6 +9,7 @@
 
 #include "daemon/worker/failure.h"
 #include "kernels/codec.h"
+#include "kernels/histogram.h"
 #include "kernels/tally.h"
 #include "proto/jobs.h"
 
@@ -95,4 +96,6 @@ int device_clear(enum device_stream stream, void *target, size_t bytes, struct f
 int device_after(enum device_stream stream, const struct device_mark *mark, struct failure *failure);
 int device_encode_queued(enum device_stream stream, const struct codec_job *job, struct codec_tally *tally,
                          struct failure *failure);
+int device_histogram_queued(enum device_stream stream, const struct histogram_job *job, uint64_t *counts,
+                            struct failure *failure);
 int device_decode_queued(enum device_stream stream, const struct codec_job *job, struct failure *failure);

@@ -121,6 +121,28 @@ def test_a_receipt_says_what_was_lost_against_the_original_and_stays_with_the_bu
     assert near(receipt["sqnr_inlier_db"], sqnr) and near(receipt["seconds"], row["seconds"])
 
 
+@pytest.mark.parametrize("method", ["minmax", "percentile:99", "mse", "entropy", "range:2.5"])
+def test_a_calibrated_range_clips_outliers_and_the_receipt_names_it(shared, method):
+    values = [math.sin(i * i) for i in range(5000)]
+    values[::1000] = [300.0, -200.0, 300.0, 300.0, -300.0]
+    load(shared, {"t": values})
+    row, = compress(shared, "m/t", "int8", "tensor" if method == "minmax" else None, "--calibrate", method)
+    lo, hi = row["range"]
+    assert row["method"] == method.removesuffix(":2.5") and lo == -hi and row["encoding"] == "int8 per tensor"
+    if method.startswith("percentile"):
+        assert abs(hi - sorted(map(abs, values))[4949]) < 1e-6, "the magnitude that 99 % do not exceed"
+    clipped = [i for i, x in enumerate(values_of(shared, "m/t")) if abs(values[i]) > hi * 127.5 / 127]
+    assert row["clipped"] == len(clipped) and all(abs(abs(x) - hi) <= 1e-5 * hi for i, x in enumerate(values_of(shared, "m/t")) if i in clipped)
+    if method == "range:2.5":
+        assert hi == 2.5
+    if method == "minmax":
+        assert hi == 300 and row["sqnr_inlier_db"] == row["sqnr_db"]
+    elif method != "mse":
+        assert row["clipped"] >= 5 and row["sqnr_inlier_db"] > row["sqnr_db"]
+    receipt = row_of(shared, "m/t")["receipt"]
+    assert receipt["method"] == row["method"] and receipt["clipped"] == row["clipped"]
+
+
 def test_the_id_stays_and_the_version_goes_up(shared):
     load(shared, {"t": [1.0, 2.0, 3.5]})
     before = row_of(shared, "m/t")
@@ -166,7 +188,10 @@ def test_a_result_worse_than_its_bound_is_refused_and_changes_nothing(shared, bo
 
 REFUSED = [["--codec", "int8", "--granularity", "group:0"], ["--codec", "int8", "--granularity", "channel:5"], ["--codec", "gzip"],
            ["--codec", "int8", "--granularity", "group:x"], ["--codec", "int8", "--mode", "parked"], ["--codec", "raw"],
-           ["--codec", "int8", "--calibrate", "entropy"], ["--codec", "int8", "--granularity", "group:99999999999"]]
+           ["--codec", "int8", "--calibrate", "percentile:0"],
+           ["--codec", "int8", "--calibrate", "range:-1"], ["--codec", "int8", "--calibrate", "range:nan"],
+           ["--codec", "int8", "--calibrate", "mse", "--granularity", "channel"], ["--codec", "fp8-e4m3", "--calibrate", "entropy"],
+           ["--codec", "fp16", "--calibrate", "mse"], ["--codec", "int8", "--calibrate", "mse", "--mode", "park"], ["--codec", "int8", "--granularity", "group:99999999999"]]
 
 
 @pytest.mark.parametrize("options", REFUSED, ids=lambda options: " ".join(options[1:]))

@@ -74,12 +74,14 @@ static void print_field(const char *type, size_t count, const char *name, size_t
     F(uint64_t, raw_offset)                                                                                        \
     F(uint64_t, data_offset) F(uint64_t, scale_offset) A(uint64_t, dims, HBM_RANK_MAX) F(uint32_t, rank)           \
         F(uint32_t, dtype) F(struct hbm_encoding, encoding)
+#define job_calibration_FIELDS(F, A)                                                                               \
+    F(double, parameter) F(float, lo) F(float, hi) F(uint32_t, method) F(uint32_t, unused)
 #define job_range_FIELDS(F, A) F(uint64_t, extent_offset) F(uint64_t, file_offset) F(uint64_t, bytes)
 
 #define STRUCTS(S)                                                                                                 \
     S(packet_header)                                                                                               \
     S(packet_refusal) S(hbm_encoding) S(hbm_receipt) S(hbm_quality) S(wire_spec) S(wire_grant) S(wire_range) S(table_header)      \
-        S(table_arena) S(table_buffer) S(job_extent) S(job_spill_key) S(job_code) S(job_range)
+        S(table_arena) S(table_buffer) S(job_extent) S(job_spill_key) S(job_code) S(job_calibration) S(job_range)
 
 #define STRUCT(tag)                                                                                                \
     _Static_assert(sizeof(struct tag) == 0 tag##_FIELDS(SIZE_FIELD, SIZE_ARRAY), #tag);                            \

@@ -16,6 +16,7 @@
 
 #include "kernels/codec.h"
 #include "kernels/element.h"
+#include "kernels/histogram.h"
 #include "kernels/tally.h"
 
 #define GUARD 256u /* bytes that must stay as they were, before and after every output */
@@ -331,12 +332,13 @@ static std::string place(const test_case &c)
            ", group " + std::to_string(c.job.encoding.group) + (c.misalign ? ", misaligned)" : ")");
 }
 
-static void add_combination(suite &all, unsigned codec, unsigned dtype, unsigned granularity, bool small)
+/* most: of a range that is given; 0: none is. */
+static void add_combination(suite &all, unsigned codec, unsigned dtype, unsigned granularity, float most, bool small)
 {
     static const char *const granularities[] = {"per tensor", "per channel", "per group"};
 
     all.sentences.push_back({std::string(hbm_codec_name(codec)) + " " + granularities[granularity] + " of " +
-                                 hbm_dtype_name(dtype) + " agrees with the reference",
+                                 hbm_dtype_name(dtype) + (most ? ", clipped," : "") + " agrees with the reference",
                              ""});
     for (const shape &s : shapes) {
         uint64_t count;
@@ -357,6 +359,9 @@ static void add_combination(suite &all, unsigned codec, unsigned dtype, unsigned
                     test_case c = {&all.sentences.back(), {}, (pattern)p, misalign, s.large};
                     memcpy(c.job.dims, s.dims, sizeof(s.dims));
                     c.job.rank = s.rank;
+                    c.job.ranged = most > 0;
+                    c.job.lo = -most;
+                    c.job.hi = most;
                     c.job.dtype = dtype;
                     c.job.encoding.codec = (uint8_t)codec;
                     c.job.encoding.stored = (uint8_t)hbm_codec_stored_dtype(codec);
@@ -487,6 +492,52 @@ static std::string large(unsigned granularity, unsigned group)
     return why;
 }
 
+/* --- histograms ------------------------------------------------------------------------------------------------
+ */
+
+static std::string counts_differ(lane &on, const std::vector<unsigned char> &raw, histogram_job job, unsigned misalign)
+{
+    size_t n = job.within == HISTOGRAM_ALL ? HISTOGRAM_BINS : HISTOGRAM_FINE;
+    std::vector<uint64_t> counts(n, 3);
+    unsigned width = hbm_dtype_bits(job.dtype) / 8;
+    layout l;
+    unsigned d_raw = l.add(job.count * width, misalign * width), d_counts = l.add(n * sizeof(uint64_t), 0);
+
+    job.raw = raw.data();
+    histogram_host(&job, counts.data());
+    int error = on.start(l);
+    std::vector<uint64_t> three(n, 3); /* it adds to what is there */
+    if (!error)
+        error = cudaMemcpyAsync(on.at(d_raw), raw.data(), job.count * width, cudaMemcpyHostToDevice, on.stream);
+    if (!error)
+        error = cudaMemcpyAsync(on.at(d_counts), three.data(), n * sizeof(uint64_t), cudaMemcpyHostToDevice, on.stream);
+    job.raw = on.at(d_raw);
+    if (!error)
+        error = histogram_cuda(&job, static_cast<uint64_t *>(on.at(d_counts)), on.stream);
+    if (error)
+        return cudaGetErrorString((cudaError_t)error);
+    std::string why = on.fetch();
+    return why.empty() ? on.same("half of a count", d_counts, counts.data(), 4) : why;
+}
+
+static std::string histogram(unsigned dtype)
+{
+    lane on;
+
+    for (uint64_t count : {0u, 1u, 31u, 4099u, 3000017u})
+        for (int p = 0; p < PATTERNS; p++)
+            for (uint32_t within : {HISTOGRAM_ALL, 0x3f80u, 0u})
+                for (unsigned misalign = 0; misalign < 2; misalign++) {
+                    if (within != HISTOGRAM_ALL && dtype != HBM_F32)
+                        continue;
+                    histogram_job job = {nullptr, count, dtype, within};
+                    std::string why = counts_differ(on, samples(dtype, (pattern)p, count), job, misalign);
+                    if (!why.empty())
+                        return why + " (" + std::to_string(count) + " elements, " + pattern_names[p] + ")";
+                }
+    return "";
+}
+
 int main(void)
 {
     bool small = getenv("HBM_TEST_SMALL") != nullptr;
@@ -502,8 +553,13 @@ int main(void)
         for (unsigned dtype : dtypes)
             for (unsigned granularity = HBM_PER_TENSOR; granularity <= HBM_PER_GROUP; granularity++)
                 if (hbm_codec_takes(codec, granularity))
-                    add_combination(all, codec, dtype, granularity, small);
+                    add_combination(all, codec, dtype, granularity, 0, small);
+    for (unsigned codec : {HBM_CODEC_INT8, HBM_CODEC_FP8_E4M3, HBM_CODEC_FP8_E5M2})
+        for (unsigned dtype : dtypes)
+            add_combination(all, codec, dtype, HBM_PER_TENSOR, 1.5f, small);
     run_suite(all);
+    for (unsigned dtype : dtypes)
+        report(std::string("the histogram of ") + hbm_dtype_name(dtype) + " agrees with the reference", histogram(dtype));
     if (!small) {
         report("int8 per tensor takes more than 2^31 elements", large(HBM_PER_TENSOR, 0));
         report("int8 per group takes more than 2^31 elements", large(HBM_PER_GROUP, 128));

@@ -77,6 +77,12 @@ int device_encode_queued(enum device_stream stream, const struct codec_job *job,
                          (cudaError_t)codec_measure_cuda(job, tally, context_stream(stream)));
 }
 
+int device_histogram_queued(enum device_stream stream, const struct histogram_job *job, uint64_t *counts,
+                            struct failure *failure)
+{
+    return runtime_check(failure, "the histogram", (cudaError_t)histogram_cuda(job, counts, context_stream(stream)));
+}
+
 int device_decode_queued(enum device_stream stream, const struct codec_job *job, struct failure *failure)
 {
     return runtime_check(failure, "the decoder", (cudaError_t)codec_decode_cuda(job, context_stream(stream)));

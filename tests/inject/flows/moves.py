@@ -41,7 +41,8 @@ def advise_codec(world, struck):
 @flow("owner", "worker")
 def compress_copy(world, struck):
     with struck() as it:
-        world.daemon.rpc("hbm.compress", {"sel": "model/layers.0.weight", "codec": "int8", "mode": "copy", "as": "copy"})
+        world.daemon.rpc("hbm.compress", {"sel": "model/layers.0.weight", "codec": "int8", "calibrate": "percentile:99",
+                                           "mode": "copy", "as": "copy"})
     if it.done:
         expect(row_of(world.daemon, "copy")["encoding"] != "raw", "the copy is not encoded")
 

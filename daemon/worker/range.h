@@ -1,0 +1,7 @@
+/* The range that a codec is to clip to, as the owner asked for it. */
+#pragma once
+
+#include "daemon/worker/device.h"
+
+/* With min/max there is none. Reads the original, on the device, once or (of F32) twice. */
+int range_find(const struct job_calibration *calibration, struct codec_job *codec, struct failure *failure);

@@ -1,0 +1,42 @@
+/* How many elements have which magnitude. Of 16-bit floats a bin is one bit pattern; of F32 it is the upper half of one, and
+ * a second pass counts what lies in one bin by the lower half. Counts are exact, and the same on every machine. */
+#pragma once
+
+#include "kernels/element.h"
+#include "proto/vocab.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define HISTOGRAM_BINS 32768u /* those of NaN and infinities among them */
+#define HISTOGRAM_FINE 65536u /* in one of them */
+#define HISTOGRAM_ALL UINT32_MAX
+
+struct histogram_job {
+    const void *raw; /* F32, F16 or BF16, aligned to its elements */
+    uint64_t count;
+    unsigned dtype;
+    uint32_t within; /* F32: the bin whose elements are counted by their lower half; HISTOGRAM_ALL: all, by bins */
+};
+
+/* Adds to HISTOGRAM_BINS counters, or HISTOGRAM_FINE of them. */
+void histogram_host(const struct histogram_job *job, uint64_t *counts);
+/* The same in device memory, asynchronous on `stream` (a cudaStream_t). Returns a cudaError_t as int. */
+int histogram_cuda(const struct histogram_job *job, uint64_t *counts, void *stream);
+
+/* The least magnitude of a bin: bin + 1 is the next above it. */
+static inline float histogram_value(unsigned dtype, uint32_t bin)
+{
+    return element_float(dtype == HBM_F16 ? element_f16_up((uint16_t)bin) : bin << 16);
+}
+
+/* The first bin that holds no finite numbers. */
+static inline uint32_t histogram_end(unsigned dtype)
+{
+    return dtype == HBM_F16 ? 0x7c00u : 0x7f80u;
+}
+
+#ifdef __cplusplus
+}
+#endif
