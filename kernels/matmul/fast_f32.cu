@@ -74,12 +74,9 @@ template <class Store> static cudaError_t launch(const matmul &job, cudaStream_t
     return cudaGetLastError();
 }
 
-template <> cudaError_t matmul_fast<float, float>(const matmul &job, cudaStream_t stream)
-{
-    return launch<float>(job, stream);
-}
-
-template <> cudaError_t matmul_fast<float, int8_t>(const matmul &job, cudaStream_t stream)
-{
-    return launch<int8_t>(job, stream);
-}
+#define MAKE(STORE)                                                                                                \
+    template <> cudaError_t matmul_fast<float, STORE>(const matmul &job, cudaStream_t stream)                      \
+    {                                                                                                              \
+        return launch<STORE>(job, stream);                                                                         \
+    }
+MAKE(float) MAKE(int8_t) MAKE(__nv_fp8_e4m3) MAKE(__nv_fp8_e5m2) MAKE(hbm_int4)

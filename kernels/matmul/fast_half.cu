@@ -96,4 +96,6 @@ template <class X, class Store> cudaError_t matmul_fast(const matmul &job, cudaS
 }
 
 #define MAKE(X, STORE) template cudaError_t matmul_fast<X, STORE>(const matmul &, cudaStream_t);
-MAKE(__half, __half) MAKE(__half, int8_t) MAKE(__nv_bfloat16, __nv_bfloat16) MAKE(__nv_bfloat16, int8_t)
+#define MAKE_ALL(X)                                                                                                \
+    MAKE(X, X) MAKE(X, int8_t) MAKE(X, __nv_fp8_e4m3) MAKE(X, __nv_fp8_e5m2) MAKE(X, hbm_int4)
+MAKE_ALL(__half) MAKE_ALL(__nv_bfloat16)

@@ -29,7 +29,7 @@ struct hbm_matmul {
     uint32_t m, n, k;
     const void *x, *w;
     void *y;
-    struct hbm_encoding encoding; /* of w: raw, or int8 in any granularity */
+    struct hbm_encoding encoding; /* of w: raw, or int8, fp8 or int4 in any granularity that it takes */
     const float *scale;           /* of w, as hbmd lays scales out; NULL: raw */
     unsigned tile; /* TILED, PADDED: 16, 32, 64 or 128; 0: the largest that the device lets a block have */
 };

@@ -13,6 +13,7 @@
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
+#include <cuda_fp8.h>
 #include <stdint.h>
 
 /* A matrix, row-major, without gaps. Its element (r, c) is data[r * columns + c] * scale[r * scales_a_row + c /
@@ -45,6 +46,42 @@ __device__ __forceinline__ float hbm_to_float(int8_t x)
     return __uint_as_float(0x4b000000u | (uint32_t)(uint8_t)(x ^ (int8_t)0x80)) - 8388736.0f;
 }
 
+__device__ __forceinline__ float hbm_to_float(__nv_fp8_e4m3 x)
+{
+    return float(x);
+}
+__device__ __forceinline__ float hbm_to_float(__nv_fp8_e5m2 x)
+{
+    return float(x);
+}
+
+/* An element of codec int4, by itself; in memory there are two a byte, the first in the low bits. */
+struct hbm_int4 {
+    int8_t value;
+
+    hbm_int4() = default;
+    explicit __device__ __forceinline__ hbm_int4(uint32_t bits) : value((int8_t)((int)((bits & 15u) ^ 8u) - 8))
+    {
+    }
+    explicit __device__ __forceinline__ hbm_int4(float x) : value((int8_t)x)
+    {
+    }
+};
+__device__ __forceinline__ float hbm_to_float(hbm_int4 x)
+{
+    return hbm_to_float(x.value);
+}
+
+/* Element i of a buffer. */
+template <class Store> __device__ __forceinline__ Store hbm_stored(const void *data, size_t i)
+{
+    return ((const Store *)data)[i];
+}
+template <> __device__ __forceinline__ hbm_int4 hbm_stored<hbm_int4>(const void *data, size_t i)
+{
+    return hbm_int4((uint32_t)((const uint8_t *)data)[i / 2] >> i % 2 * 4);
+}
+
 template <class To> __device__ __forceinline__ To hbm_from_float(float x);
 template <> __device__ __forceinline__ float hbm_from_float<float>(float x)
 {
@@ -68,7 +105,7 @@ __device__ __forceinline__ const float *hbm_scale_at(const hbm_weights &w, uint3
 template <class Store>
 __device__ __forceinline__ float hbm_element(const hbm_weights &w, uint32_t row, uint32_t column)
 {
-    float x = hbm_to_float(((const Store *)w.data)[(size_t)row * w.columns + column]);
+    float x = hbm_to_float(hbm_stored<Store>(w.data, (size_t)row * w.columns + column));
 
     return w.scale ? x * *hbm_scale_at(w, row, column) : x;
 }
@@ -78,6 +115,22 @@ template <class Store>
 struct alignas(sizeof(Store) * HBM_TILE_CHUNK > 16 ? 16 : sizeof(Store) * HBM_TILE_CHUNK) hbm_chunk {
     Store element[HBM_TILE_CHUNK];
 };
+
+/* Elements i and the following of a buffer, where a chunk of them is aligned. */
+template <class Store>
+__device__ __forceinline__ void hbm_read_chunk(hbm_chunk<Store> &to, const void *data, size_t i)
+{
+    to = *(const hbm_chunk<Store> *)((const Store *)data + i);
+}
+template <>
+__device__ __forceinline__ void hbm_read_chunk<hbm_int4>(hbm_chunk<hbm_int4> &to, const void *data, size_t i)
+{
+    uint32_t eight = ((const uint32_t *)data)[i / 8];
+
+#pragma unroll
+    for (unsigned j = 0; j < HBM_TILE_CHUNK; j++)
+        to.element[j] = hbm_int4(eight >> 4 * j);
+}
 
 /* ROWS x COLUMNS elements of stored type Store as type To, PITCH a row in shared memory, by THREADS threads. */
 template <class Store, class To, unsigned ROWS, unsigned COLUMNS, unsigned PITCH, unsigned THREADS> class hbm_tile
@@ -97,14 +150,14 @@ template <class Store, class To, unsigned ROWS, unsigned COLUMNS, unsigned PITCH
     static __device__ __forceinline__ void load(hbm_chunk<Store> &to, const hbm_weights &w, uint32_t row,
                                                 uint32_t column, bool whole)
     {
-        const Store *from = (const Store *)w.data + (size_t)row * w.columns + column;
+        size_t from = (size_t)row * w.columns + column;
 
         if (whole && row < w.rows && column + HBM_TILE_CHUNK <= w.columns) {
-            to = *(const hbm_chunk<Store> *)from;
+            hbm_read_chunk<Store>(to, w.data, from);
             return;
         }
         for (unsigned j = 0; j < HBM_TILE_CHUNK; j++)
-            to.element[j] = row < w.rows && column + j < w.columns ? from[j] : Store(0.0f);
+            to.element[j] = row < w.rows && column + j < w.columns ? hbm_stored<Store>(w.data, from + j) : Store(0.0f);
     }
 
   public:

@@ -1,5 +1,5 @@
-/* The kernels behind hbm_matmul. X is the type of x, y and raw weights: float, __half, __nv_bfloat16; Store is X or
- * int8_t. */
+/* The kernels behind hbm_matmul. X is the type of x, y and raw weights: float, __half, __nv_bfloat16; Store is X,
+ * int8_t, an fp8 or hbm_int4. */
 #pragma once
 
 #include <cuda_runtime.h>

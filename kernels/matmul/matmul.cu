@@ -71,7 +71,8 @@ static void place_scales(const struct hbm_matmul *job, struct hbm_weights *w)
 static int check(const struct hbm_matmul *job, char *why, size_t size)
 {
     const struct hbm_encoding *e = &job->encoding;
-    bool int8 = e->codec == HBM_CODEC_INT8;
+    bool coded = e->codec == HBM_CODEC_INT8 || e->codec == HBM_CODEC_FP8_E4M3 || e->codec == HBM_CODEC_FP8_E5M2 ||
+                 e->codec == HBM_CODEC_INT4;
 
     if (!job->x || !job->w || !job->y)
         return refuse(why, size, "x, w or y is NULL");
@@ -80,16 +81,16 @@ static int check(const struct hbm_matmul *job, char *why, size_t size)
     if (!job->m || !job->n || !job->k || job->m >= ALL_COLUMNS || job->n >= ALL_COLUMNS || job->k >= ALL_COLUMNS)
         return refuse(why, size, "m, n and k are between 1 and 2^31 - 1, not %u, %u and %u", job->m, job->n,
                       job->k);
-    if (e->codec != HBM_CODEC_RAW && !int8)
-        return refuse(why, size, "weights are raw or int8; decompress others first");
-    if (int8 && !job->scale)
-        return refuse(why, size, "int8 weights need their scales");
-    if (int8 && (e->granularity > HBM_PER_GROUP || (e->granularity == HBM_PER_GROUP && !e->group) || e->axis > 1))
+    if (e->codec != HBM_CODEC_RAW && !coded)
+        return refuse(why, size, "weights are raw, int8, fp8 or int4; decompress others first");
+    if (coded && !job->scale)
+        return refuse(why, size, "encoded weights need their scales");
+    if (coded && (e->granularity > HBM_PER_GROUP || (e->granularity == HBM_PER_GROUP && !e->group) || e->axis > 1))
         return refuse(why, size,
                       "weights have two dimensions: scales are per tensor, per channel 0 or 1, or per group");
     if (job->kernel > HBM_MATMUL_ROWS)
         return refuse(why, size, "kernel %u is none", job->kernel);
-    if (job->kernel >= HBM_MATMUL_NAIVE && job->kernel <= HBM_MATMUL_PADDED && (job->dtype != HBM_F32 || int8))
+    if (job->kernel >= HBM_MATMUL_NAIVE && job->kernel <= HBM_MATMUL_PADDED && (job->dtype != HBM_F32 || coded))
         return refuse(why, size, "the steps below HBM_MATMUL_FAST are of F32, raw");
     if (job->kernel == HBM_MATMUL_ROWS && job->m > MATMUL_ROWS_MOST)
         return refuse(why, size, "HBM_MATMUL_ROWS takes up to %u rows of x, not %u", MATMUL_ROWS_MOST, job->m);
@@ -101,9 +102,21 @@ template <class X, class Store> static cudaError_t run(unsigned kernel, const ma
     return kernel == HBM_MATMUL_FAST ? matmul_fast<X, Store>(job, stream) : matmul_rows<X, Store>(job, stream);
 }
 
-template <class X> static cudaError_t with_x(unsigned kernel, const matmul &job, cudaStream_t stream)
+template <class X>
+static cudaError_t with_x(unsigned kernel, const matmul &job, unsigned codec, cudaStream_t stream)
 {
-    return job.w.scale ? run<X, int8_t>(kernel, job, stream) : run<X, X>(kernel, job, stream);
+    switch (codec) {
+    case HBM_CODEC_INT8:
+        return run<X, int8_t>(kernel, job, stream);
+    case HBM_CODEC_FP8_E4M3:
+        return run<X, __nv_fp8_e4m3>(kernel, job, stream);
+    case HBM_CODEC_FP8_E5M2:
+        return run<X, __nv_fp8_e5m2>(kernel, job, stream);
+    case HBM_CODEC_INT4:
+        return run<X, hbm_int4>(kernel, job, stream);
+    default:
+        return run<X, X>(kernel, job, stream);
+    }
 }
 
 int hbm_matmul(const struct hbm_matmul *job, void *stream, char *why, size_t size)
@@ -125,8 +138,8 @@ int hbm_matmul(const struct hbm_matmul *job, void *stream, char *why, size_t siz
         return matmul_tiled(inner, kernel == HBM_MATMUL_PADDED, (cudaStream_t)stream);
     place_scales(job, &inner.w);
     if (job->dtype == HBM_F32)
-        return with_x<float>(kernel, inner, (cudaStream_t)stream);
+        return with_x<float>(kernel, inner, job->encoding.codec, (cudaStream_t)stream);
     if (job->dtype == HBM_F16)
-        return with_x<__half>(kernel, inner, (cudaStream_t)stream);
-    return with_x<__nv_bfloat16>(kernel, inner, (cudaStream_t)stream);
+        return with_x<__half>(kernel, inner, job->encoding.codec, (cudaStream_t)stream);
+    return with_x<__nv_bfloat16>(kernel, inner, job->encoding.codec, (cudaStream_t)stream);
 }

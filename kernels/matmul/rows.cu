@@ -11,6 +11,20 @@ template <class Store> struct alignas(16) run {
     Store element[N];
 };
 
+template <class Store>
+static __device__ __forceinline__ void read_run(run<Store> &to, const void *data, size_t i)
+{
+    to = *(const run<Store> *)((const Store *)data + i);
+}
+template <> __device__ __forceinline__ void read_run<hbm_int4>(run<hbm_int4> &to, const void *data, size_t i)
+{
+    uint2 both = ((const uint2 *)data)[i / 16];
+
+#pragma unroll
+    for (unsigned j = 0; j < 16; j++)
+        to.element[j] = hbm_int4((j < 8 ? both.x : both.y) >> j % 8 * 4);
+}
+
 template <class X, unsigned N>
 static __device__ __forceinline__ void read_x(float (&to)[N], const X *from, bool whole, uint32_t left)
 {
@@ -32,17 +46,18 @@ template <class Store, unsigned N>
 static __device__ __forceinline__ void read_w(float (&to)[N], const hbm_weights &w, uint32_t row, uint32_t k,
                                               bool whole, bool one_scale)
 {
-    const Store *from = (const Store *)w.data + (size_t)row * w.columns + k;
+    size_t from = (size_t)row * w.columns + k;
     float scale = w.scale && one_scale ? *hbm_scale_at(w, row, k) : 1.0f;
 
     if (whole) {
-        run<Store> part = *(const run<Store> *)from;
+        run<Store> part;
+        read_run<Store>(part, w.data, from);
 #pragma unroll
         for (unsigned i = 0; i < N; i++)
             to[i] = hbm_to_float(part.element[i]) * scale;
     } else {
         for (unsigned i = 0; i < N; i++)
-            to[i] = k + i < w.columns ? hbm_to_float(from[i]) * scale : 0.0f;
+            to[i] = k + i < w.columns ? hbm_to_float(hbm_stored<Store>(w.data, from + i)) * scale : 0.0f;
     }
     if (w.scale && !one_scale)
         for (unsigned i = 0; i < N; i++)
@@ -111,6 +126,6 @@ template <class X, class Store> cudaError_t matmul_rows(const matmul &job, cudaS
 }
 
 #define MAKE(X, STORE) template cudaError_t matmul_rows<X, STORE>(const matmul &, cudaStream_t);
-MAKE(float, float)
-MAKE(float, int8_t) MAKE(__half, __half) MAKE(__half, int8_t) MAKE(__nv_bfloat16, __nv_bfloat16)
-    MAKE(__nv_bfloat16, int8_t)
+#define MAKE_ALL(X)                                                                                                \
+    MAKE(X, X) MAKE(X, int8_t) MAKE(X, __nv_fp8_e4m3) MAKE(X, __nv_fp8_e5m2) MAKE(X, hbm_int4)
+MAKE_ALL(float) MAKE_ALL(__half) MAKE_ALL(__nv_bfloat16)

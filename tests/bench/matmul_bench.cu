@@ -154,7 +154,7 @@ static void ladder(uint32_t m, uint32_t n, uint32_t k)
     cudaFree((void *)job.x), cudaFree((void *)job.w), cudaFree(job.y);
 }
 
-static void halves(uint32_t m, uint32_t n, uint32_t k, bool int8)
+static void halves(uint32_t m, uint32_t n, uint32_t k, const struct hbm_encoding &encoding)
 {
     struct hbm_matmul job = {HBM_MATMUL_AUTO,
                              HBM_F16,
@@ -170,10 +170,11 @@ static void halves(uint32_t m, uint32_t n, uint32_t k, bool int8)
     double operations = 2.0 * m * n * k, beside = per_second(cublas_f16(job), operations);
     std::string what = "F16 " + std::to_string(m) + " x " + std::to_string(n) + " x " + std::to_string(k);
 
-    if (int8) {
-        job.encoding = {HBM_CODEC_INT8, HBM_PER_CHANNEL, 0, HBM_I8, 0};
-        job.scale = some<float>(n);
-        what += ", int8 weights";
+    bool int8 = encoding.codec == HBM_CODEC_INT8;
+    if (encoding.codec != HBM_CODEC_RAW) {
+        job.encoding = encoding;
+        job.scale = some<float>(encoding.group ? (size_t)n * (k / encoding.group) : n);
+        what += std::string(", ") + hbm_codec_name(encoding.codec) + " weights";
     }
     row(what, "TFLOP/s", per_second(time_of(job, HBM_MATMUL_AUTO), operations), beside, "cuBLAS, F16 weights",
         m == 1 && int8 ? 1.0 : 0);
@@ -194,10 +195,12 @@ int main(int argc, char **argv)
 #endif
     ladder(4096, 4096, 4096);
     ladder(4095, 4097, 4093);
-    for (bool int8 : {false, true}) {
-        halves(1, 16384, 16384, int8);
-        halves(8, 16384, 16384, int8);
-        halves(4096, 4096, 4096, int8);
+    for (const hbm_encoding &encoding : {hbm_encoding{}, hbm_encoding{HBM_CODEC_INT8, HBM_PER_CHANNEL, 0, HBM_I8, 0},
+                                         hbm_encoding{HBM_CODEC_FP8_E4M3, HBM_PER_CHANNEL, 0, HBM_F8_E4M3, 0},
+                                         hbm_encoding{HBM_CODEC_INT4, HBM_PER_GROUP, 0, HBM_I4, 128}}) {
+        halves(1, 16384, 16384, encoding);
+        halves(8, 16384, 16384, encoding);
+        halves(4096, 4096, 4096, encoding);
     }
     fputs(rows.c_str(), stdout);
     if (argc > 1 && (file = fopen(argv[1], "w"))) {

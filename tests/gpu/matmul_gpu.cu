@@ -110,7 +110,7 @@ static std::string try_one(unsigned kernel, unsigned dtype, const hbm_encoding &
         job.dtype = dtype, job.encoding = encoding;
 
         hbm_encoding_units(&encoding, job.dims, 2, &units);
-        codes.resize(w.size());
+        codes.resize((w.size() * hbm_dtype_bits(hbm_codec_stored_dtype(encoding.codec)) + 7) / 8);
         job.data = codes.data();
         codec_encode_host(&job, &receipt);
         std::vector<unsigned char> back(w.size() * 4);
@@ -174,7 +174,12 @@ static void every_shape()
                                              {HBM_CODEC_INT8, HBM_PER_CHANNEL, 0, HBM_I8, 0},
                                              {HBM_CODEC_INT8, HBM_PER_CHANNEL, 1, HBM_I8, 0},
                                              {HBM_CODEC_INT8, HBM_PER_GROUP, 0, HBM_I8, 32},
-                                             {HBM_CODEC_INT8, HBM_PER_GROUP, 0, HBM_I8, 7}};
+                                             {HBM_CODEC_INT8, HBM_PER_GROUP, 0, HBM_I8, 7},
+                                             {HBM_CODEC_FP8_E4M3, HBM_PER_TENSOR, 0, HBM_F8_E4M3, 0},
+                                             {HBM_CODEC_FP8_E4M3, HBM_PER_CHANNEL, 0, HBM_F8_E4M3, 0},
+                                             {HBM_CODEC_FP8_E5M2, HBM_PER_GROUP, 0, HBM_F8_E5M2, 32},
+                                             {HBM_CODEC_INT4, HBM_PER_GROUP, 0, HBM_I4, 32},
+                                             {HBM_CODEC_INT4, HBM_PER_GROUP, 0, HBM_I4, 7}};
 
     for (const auto &kernel : kernels)
         for (unsigned dtype : {HBM_F32, HBM_F16, HBM_BF16})
@@ -233,7 +238,7 @@ static void refusals()
     job = good, job.kernel = HBM_MATMUL_ROWS;
     report("more rows than the kernel for few takes are refused", refusal(job, "up to 8"));
     job = good, job.encoding.codec = HBM_CODEC_INT8;
-    report("int8 weights without scales are refused", refusal(job, "scales"));
+    report("encoded weights without scales are refused", refusal(job, "scales"));
     job = good, job.encoding.codec = HBM_CODEC_FP16;
     report("weights of another codec are refused", refusal(job, "decompress"));
     job = good, job.dtype = HBM_I8;
