@@ -43,7 +43,7 @@ cuda_objects = $(patsubst %.cu,$(BUILD)/obj/%.cu.o,$(1))
 
 BINARIES = $(BUILD)/hbmd $(BUILD)/hbm-worker $(BUILD)/hbmctl $(BUILD)/libhbm.so $(BUILD)/libhbm.a
 ifneq ($(NVCC),)
-BINARIES += $(BUILD)/hbm-worker-cuda $(BUILD)/libhbm-matmul.so
+BINARIES += $(BUILD)/hbm-worker-cuda $(BUILD)/libhbm-matmul.so $(BUILD)/hbm-bench-smem
 CUDA_HOME = $(patsubst %/bin/nvcc,%,$(NVCC))
 CUDA_KNOWN := $(shell $(NVCC) --list-gpu-arch 2>/dev/null)
 GENCODE := $(foreach a,$(CUDA_ARCHS),$(if $(filter compute_$(a),$(CUDA_KNOWN)),-gencode arch=compute_$(a)$(comma)code=sm_$(a))) \
@@ -83,6 +83,9 @@ $(BUILD)/hbm-worker-cuda: $(call objects,$(WORKER_CUDA)) $(call cuda_objects,$(K
 
 $(BUILD)/libhbm-matmul.so: $(call cuda_objects,$(MATMUL_CU))
 	$(call say,LD)$(LINK) -shared -Wl,-soname,libhbm-matmul.so.0 $^ -o $@ $(CUDA_LIBS) -lstdc++
+
+$(BUILD)/hbm-bench-smem: $(call cuda_objects,kernels/bench/smem.cu $(MATMUL_CU))
+	$(call say,LD)$(LINK) $^ -o $@ $(CUDA_LIBS) -lstdc++
 
 $(BUILD)/hbmctl: $(call objects,$(CTL)) $(BUILD)/libhbm.a
 	$(call say,LD)$(LINK) $^ -o $@ $(call pc,libs,libcjson libxxhash) -ldl -lm

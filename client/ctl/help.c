@@ -40,6 +40,7 @@ static const struct {
     {NULL, "--force", "past offload_limit"},
     {NULL, "--live", "under those who have them attached: they go on in host memory, at their next safe point"},
     {NULL, "--verbose", "a row for each buffer (default: one line for all)"},
+    {"bench", "--size", "of matrices N x N (default 4096)"},
     {NULL, "--timeout", "how long to wait (default: for ever)"},
     {NULL, "--follow", "go on with what happens from now"},
     {NULL, "--since", "only after this number, the first column"},

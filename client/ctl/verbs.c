@@ -96,6 +96,8 @@ static const struct verb verbs[] = {
      "counters and gauges as Prometheus reads them, for the textfile collector or by HTTP"},
     {"doctor", "", 0, 0, OPTIONS(TEXT("--explain", "ERROR", NULL)), NULL, {0}, run_doctor, NULL,
      "what of machine, driver and daemon stands in the way, and what to do; ends with 1 if something fails"},
+    {"bench", "smem", 1, 1, OPTIONS(NUMBER("--size", "N", NULL)), NULL, {0}, run_bench, NULL,
+     "what shared memory gains a matmul on this GPU, step by step: naive, tiled, padded, fast"},
     {"config", "", 0, 0, NULL, "hbm.config", {0}, run_call, show_config,
      "the effective configuration and where each value came from"},
     {"rpc", "METHOD [JSON]", 1, 2, NULL, NULL, {0}, run_rpc, NULL, "call any method; prints its result as JSON"},

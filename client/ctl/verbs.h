@@ -13,6 +13,7 @@ int run_operation(const struct cli *cli); /* a method that may take a while, wit
 /* A sentence if the selector is the bare name of a model, else NULL. The caller owns it. */
 char *model_hint(const struct cli *cli);
 int run_advise(const struct cli *cli);
+int run_bench(const struct cli *cli); /* becomes the program that measures */
 int run_wait(const struct cli *cli);
 int run_cancel(const struct cli *cli);
 int run_events(const struct cli *cli);

@@ -355,3 +355,13 @@ def test_help_offers_every_codec_that_there_is(shared):
     for verb in ("compress", "sleep"):
         offered = re.search(r"--codec ([^] ]+)", ctl_done(shared, "help", verb)).group(1)
         assert sorted(offered.split("|")) == sorted(set(CODECS_BY_TEXT) - {"raw"})
+
+
+def test_bench_shows_what_shared_memory_gains_or_says_that_there_is_no_gpu(shared):
+    result = shared.ctl("bench", "smem", "--size", "256")
+    if result.returncode == 0:
+        rows = [line.split() for line in result.stdout.splitlines()]
+        assert [row[0] for row in rows if row and row[0] in ("naive", "tiled", "padded", "fast")] == ["naive", "tiled", "padded", "fast"]
+    else:
+        ctl_refused(result, 1, "GPU")
+    ctl_refused(shared.ctl("bench", "disk"), 2, "smem")

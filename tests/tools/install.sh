@@ -17,6 +17,7 @@ put() { # MODE DIRECTORY FILE...
 put 755 "$root/sbin" "$BUILD/hbmd"
 put 755 "$root/bin" "$BUILD/hbmctl"
 put 755 "$root/lib/hbmd" "$BUILD/hbm-worker"
+if [ -x "$BUILD/hbm-bench-smem" ]; then put 755 "$root/lib/hbmd" "$BUILD/hbm-bench-smem"; fi
 if [ -x "$BUILD/hbm-worker-cuda" ]; then put 755 "$root/lib/hbmd" "$BUILD/hbm-worker-cuda"; fi
 
 put 644 "$root/lib" "$BUILD/libhbm.a"
