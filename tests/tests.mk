@@ -129,7 +129,7 @@ $(CUDA_BENCHES): $(BUILD)/bench/%: $(BUILD)/obj/tests/bench/%.cu.o $$(WITH_KERNE
 
 # ---- Targets --------------------------------------------------------------------------------------------------------
 
-.PHONY: demo check check-gpu inject bench bench-gpu soak soak-gpu asan tsan mutate format lint install clean
+.PHONY: demo check check-gpu inject bench bench-gpu soak soak-gpu asan tsan mutate format lint install deb clean
 .PHONY: programs unit-tests gpu-tests tsan-tests benches soak-client demo-loop
 
 programs: $(BINARIES)
@@ -205,6 +205,10 @@ lint: ## cppcheck, clang-tidy and shellcheck, where they are installed (ANALYZE=
 
 install: all ## install under DESTDIR and PREFIX (default /usr)
 	@VERSION='$(VERSION)' BUILD='$(BUILD)' DESTDIR='$(DESTDIR)' PREFIX='$(PREFIX)' tests/tools/install.sh
+
+deb: ## Debian packages, in build/deb: hbmd, libhbm0, libhbm-dev, python3-hbm; linted, and tried under a systemd
+	@$(INSTALL_DEPS) build check deb
+	@BUILD='$(BUILD)' VERSION='$(VERSION)' NVCC='$(NVCC)' tests/tools/deb.sh
 
 clean: ## remove everything that was built
 	rm -rf '$(BUILD)'

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Installs the Debian or Ubuntu packages that are missing for the purposes named; does nothing where all are there.
-# usage: install-deps.sh PURPOSE...     purposes: build check demo bench fuzz coverage
+# usage: install-deps.sh PURPOSE...     purposes: build check demo bench fuzz coverage deb
 # HBM_NO_INSTALL=1: the machine is as it is, build and see.
 set -euo pipefail
 
@@ -12,7 +12,8 @@ packages_for() {
         bench) echo python3 fio ;;
         fuzz) echo clang libclang-rt-dev ;;
         coverage) echo llvm python3 ;;
-        *) echo "install-deps.sh: no purpose \"$1\": give build, check, demo, bench, fuzz or coverage" >&2; return 2 ;;
+        deb) echo debhelper dh-python dpkg-dev fakeroot groff-base lintian python3 ;;
+        *) echo "install-deps.sh: no purpose \"$1\": give build, check, demo, bench, fuzz, coverage or deb" >&2; return 2 ;;
     esac
 }
 
