@@ -179,7 +179,7 @@ static void spread(const uint64_t *bins, unsigned dtype, double most, double *ev
             continue;
         double low = histogram_value(dtype, bin), high = histogram_value(dtype, bin + 1);
         if (dtype != HBM_F32) {
-            double half = (high - low) / 2;
+            double half = isfinite(high) ? (high - low) / 2 : 0; /* the largest one ends with itself */
             high = low + half;
             low = low - half;
         }

@@ -229,6 +229,18 @@ static void tensors_with_nothing_to_choose_from_have_their_ends(void **state)
     }
 }
 
+static void the_largest_half_is_a_range_as_any(void **state)
+{
+    static const uint16_t f16[] = {0x7bff, 0xfbff, 0x3c00, 0x7c00}, bf16[] = {0x7f7f, 0x3f80, 0xff80};
+    (void)state;
+
+    for (unsigned method = HBM_CALIBRATE_MSE; method <= HBM_CALIBRATE_ENTROPY; method++) {
+        assert_true(range_of(f16, HBM_F16, 4, &int8_tensor, method, 0) <= 65504);
+        assert_true(range_of(bf16, HBM_BF16, 3, &int8_tensor, method, 0) <= element_float(ELEMENT_BF16_MAX));
+    }
+    assert_true(range_of(f16, HBM_F16, 4, &int8_tensor, HBM_CALIBRATE_PERCENTILE, 100) == 65504);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -238,6 +250,7 @@ int main(void)
         cmocka_unit_test(what_lies_within_a_given_range_misses_half_a_step_and_the_rest_is_counted),
         cmocka_unit_test(clipping_ten_outliers_gives_the_inliers_their_40_dB),
         cmocka_unit_test(tensors_with_nothing_to_choose_from_have_their_ends),
+        cmocka_unit_test(the_largest_half_is_a_range_as_any),
     };
     return cmocka_run_group_tests_name("calibration", tests, NULL, NULL);
 }
