@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "kernels/codec.h"
+#include "kernels/histogram.h"
 
 #define RUNS 20
 #define COLUMNS 8192ull
@@ -117,14 +118,19 @@ static void row(const buffers &m, const char *name, uint64_t bytes, const std::f
     rows += text;
 }
 
+static void fill_with(const buffers &m, unsigned dtype)
+{
+    fill<<<2048, 256>>>(dtype == HBM_F32 ? (uint32_t *)m.a : nullptr, dtype == HBM_BF16 ? (uint16_t *)m.a : nullptr,
+                        ELEMENTS);
+    must(cudaGetLastError(), "fill");
+}
+
 static void encode_row(const buffers &m, const char *name, unsigned dtype, unsigned codec, unsigned granularity,
                        uint64_t bytes)
 {
     codec_job job = job_of(m, dtype, codec, granularity);
 
-    fill<<<2048, 256>>>(dtype == HBM_F32 ? (uint32_t *)m.a : nullptr, dtype == HBM_BF16 ? (uint16_t *)m.a : nullptr,
-                        ELEMENTS);
-    must(cudaGetLastError(), "fill");
+    fill_with(m, dtype);
     row(m, name, bytes, [&] { must(codec_encode_cuda(&job, m.work, nullptr), name); });
     /* The copy wrote over what was encoded; decode needs codes and scales that belong together. */
     must(codec_encode_cuda(&job, m.work, nullptr), name);
@@ -137,6 +143,36 @@ static void decode_row(const buffers &m, const char *name, unsigned dtype, unsig
     codec_job job = job_of(m, dtype, codec, granularity);
 
     row(m, name, bytes, [&] { must(codec_decode_cuda(&job, nullptr), name); });
+}
+
+/* What the receipt costs beyond the sums that the encoder has beside its work. */
+static void receipt_row(const buffers &m, const char *name, unsigned dtype, unsigned codec, unsigned granularity,
+                        uint64_t bytes)
+{
+    codec_job job = job_of(m, dtype, codec, granularity);
+
+    must(codec_encode_cuda(&job, m.work, nullptr), name);
+    row(m, name, bytes, [&] { must(codec_measure_cuda(&job, m.work, nullptr), name); });
+}
+
+/* With a range beyond which a thousandth of the elements lies. */
+static void clip_row(const buffers &m, const char *name, unsigned dtype, unsigned codec, uint64_t bytes)
+{
+    codec_job job = job_of(m, dtype, codec, HBM_PER_TENSOR);
+
+    job.ranged = true;
+    job.hi = 1.968f;
+    job.lo = -job.hi;
+    row(m, name, bytes, [&] { must(codec_encode_cuda(&job, m.work, nullptr), name); });
+}
+
+/* One read; beside it a copy of half as much, which reads and writes as many bytes. */
+static void histogram_row(const buffers &m, const char *name, unsigned dtype, uint32_t within)
+{
+    histogram_job job = {m.a, ELEMENTS, dtype, within};
+
+    row(m, name, ELEMENTS * (hbm_dtype_bits(dtype) / 8),
+        [&] { must(histogram_cuda(&job, reinterpret_cast<uint64_t *>(m.b), nullptr), name); });
 }
 
 int main(int argc, char **argv)
@@ -176,6 +212,17 @@ int main(int argc, char **argv)
     decode_row(m, "fp16 -> fp32", HBM_F32, HBM_CODEC_FP16, HBM_PER_TENSOR, 6 * n);
     encode_row(m, "fp32 -> bf16", HBM_F32, HBM_CODEC_BF16, HBM_PER_TENSOR, 6 * n);
     decode_row(m, "bf16 -> fp32", HBM_F32, HBM_CODEC_BF16, HBM_PER_TENSOR, 6 * n);
+
+    fill_with(m, HBM_BF16);
+    clip_row(m, "bf16 -> int8 per tensor, 0.1 % clipped", HBM_BF16, HBM_CODEC_INT8, 3 * n);
+    receipt_row(m, "receipt of int8 per tensor", HBM_BF16, HBM_CODEC_INT8, HBM_PER_TENSOR, 3 * n);
+    receipt_row(m, "receipt of int8 per channel", HBM_BF16, HBM_CODEC_INT8, HBM_PER_CHANNEL, 3 * n + n / COLUMNS * 4);
+    receipt_row(m, "receipt of int8 per group of 128", HBM_BF16, HBM_CODEC_INT8, HBM_PER_GROUP, 3 * n + units * 4);
+    histogram_row(m, "histogram of bf16", HBM_BF16, HISTOGRAM_ALL);
+    fill_with(m, HBM_F32);
+    receipt_row(m, "receipt of fp16", HBM_F32, HBM_CODEC_FP16, HBM_PER_TENSOR, 6 * n);
+    histogram_row(m, "histogram of fp32", HBM_F32, HISTOGRAM_ALL);
+    histogram_row(m, "histogram of fp32, in one bin", HBM_F32, 0x3f80);
 
     if (argc > 1) {
         FILE *file = fopen(argv[1], "w");
