@@ -2,6 +2,8 @@
 
 HBM_BUILD names the build folder (default: build); HBM_TEST_DEVICE the device kind (default: host).
 A daemon that dies by itself, or whose sanitizer speaks, fails the test that had it.
+
+Runs that are given the same empty folder, HBM_SHARE, share the tests: each takes the next module that none has taken.
 """
 import json
 import os
@@ -24,6 +26,29 @@ START_SECONDS = 30
 # What these test is the same on every device, or NumPy in host memory: `make check` runs them.
 collect_ignore = [] if DEVICE == "host" else [
     f"test_{name}.py" for name in ("complete", "config", "doctor", "faults_names", "faults_protocol", "map", "metrics", "python", "rpc", "runtime_dir", "top")]
+
+
+SHARE = os.environ.get("HBM_SHARE")
+LONG = ("test_systemd", "test_resume", "test_park", "test_pressure", "test_workers")  # they begin, so that no run ends alone
+taken = {}  # by module, whether by this run
+
+
+def pytest_collection_modifyitems(items):
+    if SHARE:
+        items.sort(key=lambda item: (*LONG, item.module.__name__).index(item.module.__name__))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_protocol(item):
+    """Says that it is done where another run does it."""
+    module = item.module.__name__
+    if SHARE and module not in taken:
+        try:
+            os.mkdir(os.path.join(SHARE, module))
+            taken[module] = True
+        except FileExistsError:
+            taken[module] = False
+    return None if taken.get(module, True) else True
 
 
 class RpcError(Exception):

@@ -16,10 +16,11 @@ mode=${1:?usage: check.sh host|gpu|tsan BUILD [ASAN_BUILD]}
 plain=$(realpath "${2:?usage: check.sh host|gpu|tsan BUILD [ASAN_BUILD]}")
 tested=$(realpath "${3:-$plain}")
 logs=$plain/check
-passed=0 failed=0 skipped=0 failures=() launcher=() daemon=''
+passed=0 failed=0 skipped=0 failures=() launcher=() daemon='' running=()
+lanes=1 # programs, or runs of the flows, at a time
 mkdir -p "$logs"
 scratch=$(mktemp -d)
-trap 'if [ -n "$daemon" ]; then kill "$daemon"; fi; rm -rf "$scratch"' EXIT
+trap 'kill $daemon "${running[@]}" 2>/dev/null || true; rm -rf "$scratch"' EXIT
 
 export HBM_BUILD=$tested HBM_WORKER=$tested/hbm-worker HBM_WORKER_CUDA=$plain/hbm-worker-cuda
 export HBM_LIBRARY=$plain/libhbm.so # of Python's clients: an interpreter cannot load a sanitized one
@@ -75,34 +76,65 @@ account() { # NAME LOG STATUS PASSED FAILED SKIPPED
     fi
 }
 
-# Counts cmocka's summary, or lines "ok - ..." and "FAIL - ...".
-program() { # PATH [ARGUMENT]
-    local name log status=0
-    name=$(basename "$1") log=$logs/$(basename "$1").log
-    case ${2:-} in -*) name+=" $2" ;; esac
+# In the place of a shell in the background, which would not mind an interrupt, nor would what it starts.
+within() { # SECONDS COMMAND...
+    exec env --default-signal=INT,QUIT timeout --kill-after=30 "$@" 2>&1 </dev/null
+}
+
+log_of() { # PATH [ARGUMENT]
+    echo "$logs/$(basename "$1").log"
+}
+
+run() { # PATH [ARGUMENT]
     if [ -x "$1" ]; then
-        timeout --kill-after=10 "${HBM_TEST_SECONDS:-300}" "${launcher[@]}" "$@" >"$log" 2>&1 </dev/null || status=$?
+        within "${HBM_TEST_SECONDS:-300}" "${launcher[@]}" "$@"
     else
+        echo 'it is not built'
         # Without nvcc there are no GPU programs; every other one has to be there.
-        case " ${gpu[*]} " in *" $1 "*) status=77 ;; *) status=1 ;; esac
-        echo 'it is not built' >"$log"
+        case " ${gpu[*]} " in *" $1 "*) return 77 ;; *) return 1 ;; esac
     fi
+}
+
+# Counts cmocka's summary, or lines "ok - ..." and "FAIL - ...".
+finish() { # PID PATH [ARGUMENT]
+    local name log status=0
+    wait "$1" || status=$?
+    shift
+    name=$(basename "$1") log=$(log_of "$@")
+    case ${2:-} in -*) name+=" $2" ;; esac
     account "$name" "$log" "$status" \
         $(($(sum "$log" '^\[  PASSED  \] [0-9]+ test' test) + $(lines "$log" '^ok - '))) \
         $(($(sum "$log" '^\[  FAILED  \] [0-9]+ test' test) + $(lines "$log" '^FAIL - '))) \
         "$(sum "$log" '^\[  SKIPPED \] [0-9]+ test' test)"
 }
 
+program() { # PATH [ARGUMENT]
+    run "$@" >"$(log_of "$@")" &
+    running=($!)
+    finish $! "$@"
+    running=()
+}
+
+# As many at a time as there are lanes; told of in their order.
 programs() { # TITLE PROGRAM...
-    local each title=$1
+    local each title=$1 first=0 begun=()
     shift
     if [ $# -gt 0 ] && [ -n "$title" ]; then echo "$title"; fi
     for each; do
+        begun+=("$each")
         case $each in
-            */client_gpu | */cases_gpu | */faults_gpu | */live_gpu | */moves_gpu | */peer_gpu) program "$each" "$scratch/run" ;; # want a daemon
-            *) program "$each" ;;
-        esac
+            */client_gpu | */cases_gpu | */faults_gpu | */live_gpu | */moves_gpu | */peer_gpu) run "$each" "$scratch/run" ;; # want a daemon
+            *) run "$each" ;;
+        esac >"$(log_of "$each")" &
+        running+=($!)
+        if [ ${#running[@]} -eq "$lanes" ]; then finish_first; fi
     done
+    while [ ${#running[@]} -gt 0 ]; do finish_first; done
+}
+
+finish_first() {
+    finish "${running[0]}" "${begun[first]}"
+    running=("${running[@]:1}") first=$((first + 1))
 }
 
 # A daemon on the GPU, which the programs that are clients share.
@@ -156,14 +188,24 @@ injected() { # short | all; of the driver's calls with HBM_TEST_DEVICE=cuda
     tail -n 1 "$log" | sed 's/^/    /'
 }
 
+# A run a lane; each takes modules that no other has (tests/flow/conftest.py).
 flows() {
-    local log=$logs/flow.log status=0 end
+    local log=$logs/flow.log status=0 lane ends
     find_python || return 0
     echo "Flows: real daemons, real clients ($(basename "$tested") build)"
-    timeout --kill-after=30 "${HBM_FLOW_SECONDS:-1200}" \
-        "$python" -m pytest -p no:cacheprovider -q -ra --durations=5 tests/flow >"$log" 2>&1 </dev/null || status=$?
-    end=$(tail -n 1 "$log")
-    count() { grep -oE "[0-9]+ $1" <<<"$end" | awk '{n += $1} END {print n + 0}'; }
+    mkdir "$scratch/share"
+    for ((lane = 1; lane <= lanes; lane++)); do
+        HBM_SHARE=$scratch/share within "${HBM_FLOW_SECONDS:-1200}" \
+            "$python" -m pytest -p no:cacheprovider -q -ra --durations=5 tests/flow >"$logs/flow.$lane.log" &
+        running+=($!)
+    done
+    for lane in "${!running[@]}"; do
+        wait "${running[lane]}" || status=$?
+        cat "$logs/flow.$((lane + 1)).log"
+    done >"$log"
+    running=()
+    ends=$(grep -aE '^[0-9]+ [a-z]+(, [0-9]+ [a-z]+)* in [0-9.]+s' "$log" || true)
+    count() { grep -oE "[0-9]+ $1" <<<"$ends" | awk '{n += $1} END {print n + 0}'; }
     account flow "$log" "$status" "$(count passed)" $(($(count failed) + $(count error))) $(($(count skipped) + $(count xfailed)))
     grep -aE '^SKIPPED' "$log" | sed 's/^/    /' || true
 }
@@ -175,6 +217,7 @@ mapfile -t gpu < <(built "$plain" tests/gpu/*_gpu.c tests/gpu/*_gpu.cu)
 
 case $mode in
     host)
+        lanes=$(($(nproc) < 4 ? $(nproc) : 4))
         programs 'Checks of the tree' "${checks[@]}"
         program tests/check/layers.py --self-test
         programs 'Unit tests (sanitized)' "${unit[@]}"
