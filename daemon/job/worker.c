@@ -163,10 +163,20 @@ void worker_poll(uv_poll_t *poll, int status, int events)
 {
     struct worker *worker = poll->data;
 
+    if (status < 0)
+        worker->polled = 0; /* it has been stopped */
     if (status < 0 || (events & (UV_READABLE | UV_DISCONNECT)))
         worker_readable(worker);
     if (worker->state != WORKER_DOWN && (events & UV_WRITABLE))
         worker_flush(worker);
+}
+
+/* A start is two calls of the kernel, also where nothing changes. */
+void worker_watch(struct worker *worker, int events)
+{
+    if (worker->polled != events)
+        uv_poll_start(&worker->poll, events, worker_poll);
+    worker->polled = events;
 }
 
 static void on_started(struct job *job)
@@ -292,7 +302,8 @@ static void spawn_worker(uv_timer_t *timer)
     worker->poll_open = true;
     uv_poll_init(workers->loop, &worker->poll, worker->fd);
     worker->poll.data = worker;
-    uv_poll_start(&worker->poll, UV_READABLE, worker_poll);
+    worker->polled = 0;
+    worker_watch(worker, UV_READABLE);
     workers->world.spawned(workers->world.context, worker->index, worker->process->handle.pid);
     start_first_job(worker);
 }

@@ -70,6 +70,7 @@ struct worker {
 
     struct process *process; /* NULL: none is there */
     uv_poll_t poll;
+    int polled; /* the events that it looks for */
     uv_timer_t restart, deadline;
     unsigned open_handles; /* of the three; once closing, the worker is freed with the last */
     bool poll_open;
@@ -89,6 +90,7 @@ struct workers {
 
 /* worker.c: the process. */
 void worker_start_in(struct worker *worker, uint64_t pause_ms);
+void worker_watch(struct worker *worker, int events);
 void worker_poll(uv_poll_t *poll, int status, int events);
 /* It is of no use any more: its jobs end, it is killed, the next one follows when it has been reaped. */
 void worker_down(struct worker *worker, const char *why);

@@ -217,7 +217,7 @@ void worker_flush(struct worker *worker)
         worker_unqueue(worker, job);
         workers_fail_later(worker->workers, job, HBM_E_SYSTEM, why);
     }
-    uv_poll_start(&worker->poll, want, worker_poll);
+    worker_watch(worker, want);
     worker_watch_deadlines(worker);
 }
 
