@@ -85,9 +85,23 @@ static void wait_for_beginning(struct residency *residency, struct arena *arena)
         list_append(&arena->early_waiters, &residency->begins.node);
 }
 
+static bool is_any_coming(const struct residency *residency)
+{
+    for (size_t i = 0; i < residency->n; i++) {
+        const struct arena *arena = arena_get(residency->core, residency->arenas[i]);
+        if (arena && coming_to(arena))
+            return true;
+    }
+    return false;
+}
+
 static void move_begins(struct arena_wait *wait)
 {
     struct residency *residency = container_of(wait, struct residency, begins);
+
+    /* Its own move, of which nothing is given out before it has ended, to host memory say: how it ends is still to be heard. */
+    if (!list_empty(&residency->op_wait.node) && !is_any_coming(residency))
+        return;
 
     list_unlink(&residency->wait.node);
     list_unlink(&residency->op_wait.node);

@@ -12,14 +12,14 @@ static struct session *session;
 static struct mapping *mapping;
 static uint32_t slot;
 
-/* "w" in the host tier, leased and away; nothing moves by itself. */
-static void begin(enum hbm_access access)
+/* "w" in that tier, leased and away; nothing moves by itself. */
+static void begin_in(enum hbm_tier tier, enum hbm_access access, uint32_t flags)
 {
-    struct attach_args args = {.name = "w", .access = access, .flags = WIRE_UNLOCKED};
+    struct attach_args args = {.name = "w", .access = access, .flags = WIRE_UNLOCKED | flags};
 
     buffer = make_kept(&w, "w", 64, 1024);
     fill(buffer, 7);
-    assert_int_equal(offload(&w, "w", HBM_TIER_HOST, false)->state, WIRE_OP_DONE);
+    assert_int_equal(offload(&w, "w", tier, false)->state, WIRE_OP_DONE);
     session = client(&w, alice);
     struct ask *question = ask(&w, alice, session);
     verb_attach(w.core, &question->call, &args);
@@ -29,6 +29,11 @@ static void begin(enum hbm_access access)
     slot = mapping->slot;
     lockword_turn_back(&session->words[slot]); /* as libhbm says that it is away */
     w.hold = true;
+}
+
+static void begin(enum hbm_access access)
+{
+    begin_in(HBM_TIER_HOST, access, 0);
 }
 
 static struct ask *lock_early(void)
@@ -95,6 +100,19 @@ static void what_is_there_is_given_as_ever(void **state)
     free(question);
     assert_true(mapping->present);
     assert_int_equal(error_of(&w, arrives()), 0);
+}
+
+/* FAULTS 21: nothing is given out of a move to host memory before it ends, and its end is heard, not tried again. */
+static void what_is_damaged_on_disk_is_said_to_who_would_use_it_in_place(void **state)
+{
+    (void)state;
+    begin_in(HBM_TIER_DISK, HBM_RO, WIRE_IN_PLACE);
+    world_fail(&w, JOB_COPY, 1, HBM_E_CHECKSUM);
+    struct ask *question = lock_early();
+    w.hold = false;
+    assert_int_equal(error_of(&w, question), HBM_E_CHECKSUM);
+    assert_int_equal(arena_tier(buffer->arena), HBM_TIER_DISK);
+    world_check_books(&w);
 }
 
 /* FAULTS 21 */
@@ -330,6 +348,7 @@ int core_early_cases(void)
     static const struct CMUnitTest tests[] = {
         CASE(memory_is_given_before_its_bytes_and_counts_as_mapped_with_them),
         CASE(what_is_there_is_given_as_ever),
+        CASE(what_is_damaged_on_disk_is_said_to_who_would_use_it_in_place),
         CASE(what_was_damaged_is_said_when_it_should_have_arrived),
         CASE(a_worker_that_dies_meanwhile_is_no_obstacle_to_the_next_lock),
         CASE(a_move_that_is_cancelled_ends_the_wait_for_it),
