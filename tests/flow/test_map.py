@@ -5,7 +5,8 @@ import xml.etree.ElementTree as ElementTree
 
 import pytest
 
-from helpers import MIB, client_program, ctl_done, ctl_json, ctl_refused, load_layers, module_daemon, program, put, safetensors, shared  # noqa: F401
+from conftest import Daemon
+from helpers import MIB, client_program, ctl_done, ctl_json, ctl_refused, load_layers, module_daemon, program, put, safetensors, shared, sweep  # noqa: F401
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -15,21 +16,29 @@ def bars(text):
 
 
 def load(daemon, model, layers):
-    """Of 10 MiB each."""
-    tensors = {f"layers.{i}.weight": ("F32", (10 * MIB // 4,), bytes(10 * MIB)) for i in range(layers)}
+    """Of 1 MiB each."""
+    tensors = {f"layers.{i}.weight": ("F32", (MIB // 4,), bytes(MIB)) for i in range(layers)}
     ctl_done(daemon, "load", safetensors(daemon.home / "m.safetensors", tensors), "--as", model)
 
 
+@pytest.fixture(scope="module")
+def small_daemon():
+    daemon = Daemon(config="device_bytes = 6MiB\nhost_bytes = 6MiB\n").start()
+    yield daemon
+    daemon.close()
+
+
 @pytest.fixture
-def small(make_daemon):
-    return make_daemon(config="device_bytes = 60MiB\nhost_bytes = 60MiB\n").start()
+def small(small_daemon):
+    yield small_daemon
+    sweep(small_daemon)
 
 
 def test_each_model_has_its_letter_where_it_lies_as_long_as_its_share(small, program):  # noqa: F811
     daemon = small
     load(daemon, "small", 2)
     load(daemon, "large", 3)
-    put(daemon, "loose", bytes(5 * MIB))
+    put(daemon, "loose", bytes(MIB // 2))
     text = ctl_done(daemon, "map")
     assert bars(text)["device"] == "a" * 30 + "b" * 20 + "=" * 5 + "." * 5
     assert bars(text)["host"] == "." * 60
@@ -37,8 +46,9 @@ def test_each_model_has_its_letter_where_it_lies_as_long_as_its_share(small, pro
     user = program(daemon)
     user.ask("attach", "loose", "ro", 0)
     text = ctl_done(daemon, "map")
+    user.end()
     assert bars(text) | {"disk": ""} == {"device": "a" * 30 + "=" * 5 + "." * 25, "host": "b" * 20 + "." * 40, "disk": ""}
-    assert "a  large, 30.0 MiB\n" in text and "=  buffers of no model, 5.0 MiB, leased\n" in text
+    assert "a  large, 3.0 MiB\n" in text and "=  buffers of no model, 512.0 KiB, leased\n" in text
 
 
 def test_the_pieces_are_groups_with_their_bytes(shared):
@@ -58,8 +68,8 @@ def test_the_picture_is_xml_whatever_the_names_and_is_there_whole_or_not(small, 
     assert ctl_done(small, "map", "--svg", path) == ""
     picture = ElementTree.parse(path).getroot()
     titles = [title.text for title in picture.iter(f"{SVG}title")]
-    assert [title for title in titles if title.startswith("<")] == [f'<m&"> layers.{i}: 1 buffer, 10.0 MiB' for i in range(3)]
-    assert any(text.text.startswith('<m&">, 30.0 MiB') for text in picture.iter(f"{SVG}text"))
+    assert [title for title in titles if title.startswith("<")] == [f'<m&"> layers.{i}: 1 buffer, 1.0 MiB' for i in range(3)]
+    assert any(text.text.startswith('<m&">, 3.0 MiB') for text in picture.iter(f"{SVG}text"))
     ctl_refused(small.ctl("map", "--svg", tmp_path / "none" / "map.svg"), 1, "map.svg")
     assert os.listdir(tmp_path) == ["map.svg"]
 

@@ -17,6 +17,7 @@ import pytest
 from conftest import BUILD, Daemon
 from helpers import ctl_done, ctl_json, ctl_refused, load_layers, module_daemon, put, shared  # noqa: F401
 
+MODELS = 22
 CLEAR, ENTER, LEAVE = "\x1b[H\x1b[2J", "\x1b[?1049h", "\x1b[?1049l"
 
 
@@ -92,10 +93,10 @@ def screen():
 
 @pytest.fixture(scope="module")
 def crowded():
-    """Thirty models, the later the larger."""
+    """Models, the later the larger."""
     daemon = Daemon().start()
-    for i in range(30):
-        load_layers(daemon, f"model-{29 - i:02}", 2, 256 * (i + 1))
+    for i in range(MODELS):
+        load_layers(daemon, f"model-{MODELS - 1 - i:02}", 2, 256 * (i + 1))
     yield daemon
     daemon.close()
 
@@ -108,13 +109,13 @@ def test_without_a_terminal_it_is_one_screen_with_everything(crowded):
     text = ctl_done(crowded, "top")
     assert "\x1b" not in text and len(ctl_done(crowded, "top", "--once").splitlines()) == len(text.splitlines())
     lines = text.splitlines()
-    assert lines[0].startswith("hbmd ") and "30 models, 60 buffers" in lines[0]
+    assert lines[0].startswith("hbmd ") and f"{MODELS} models, {2 * MODELS} buffers" in lines[0]
     assert re.match(r"N +DEVICE +STATE", lines[1]) and "[" in lines[2]
-    assert models(lines) == [f"model-{i:02}" for i in range(30)], "the largest first"
-    assert models(ctl_done(crowded, "top", "--sort", "name").splitlines()) == [f"model-{i:02}" for i in range(30)]
-    assert models(ctl_done(crowded, "top", "--sort", "age").splitlines()) == [f"model-{29 - i:02}" for i in range(30)]
+    assert models(lines) == [f"model-{i:02}" for i in range(MODELS)], "the largest first"
+    assert models(ctl_done(crowded, "top", "--sort", "name").splitlines()) == [f"model-{i:02}" for i in range(MODELS)]
+    assert models(ctl_done(crowded, "top", "--sort", "age").splitlines()) == [f"model-{MODELS - 1 - i:02}" for i in range(MODELS)]
     answers = ctl_json(crowded, "top")
-    assert set(answers) == {"status", "models", "sessions", "ops"} and len(answers["models"]) == 30
+    assert set(answers) == {"status", "models", "sessions", "ops"} and len(answers["models"]) == MODELS
     ctl_refused(crowded.ctl("top", "--sort", "colour"), 2, "bytes|name|age")
 
 
@@ -123,7 +124,7 @@ def test_it_fits_the_terminal_and_says_what_has_no_room(crowded, screen, columns
     shown = screen(crowded, columns=columns, lines=lines)
     frame = shown.frame()
     assert len(frame) <= lines and all(len(line) <= columns for line in frame), frame
-    assert len(models(frame)) == (30 if lines == 60 else len(models(frame))) and (lines == 2 or models(frame))
+    assert len(models(frame)) == (MODELS if lines == 60 else len(models(frame))) and (lines == 2 or models(frame))
     if columns == 80:
         assert re.search(r"; \d+ rows have no room", frame[0]) and re.match(r"MODEL +STATE +GROUPS +DEVICE", frame[3])
     shown.end()
@@ -135,17 +136,17 @@ def test_another_size_is_another_screen_at_once(crowded, screen):
     shown.resize(30, 8)
     shown.frame(lambda frame: len(frame) <= 8 and all(len(line) <= 30 for line in frame))
     shown.resize(100, 50)
-    shown.frame(lambda frame: len(models(frame)) == 30)
+    shown.frame(lambda frame: len(models(frame)) == MODELS)
     shown.end(lambda each: each.process.send_signal(signal.SIGTERM))
 
 
 def test_keys_sort_it(crowded, screen):
     shown = screen(crowded, "--sort", "age")
-    assert models(shown.frame())[0] == "model-29"
+    assert models(shown.frame())[0] == f"model-{MODELS - 1}"
     shown.press("n")
     assert models(shown.frame(lambda frame: "by name" in frame[-1]))[0] == "model-00"
     shown.press("a")
-    assert models(shown.frame(lambda frame: "by age" in frame[-1]))[0] == "model-29"
+    assert models(shown.frame(lambda frame: "by age" in frame[-1]))[0] == f"model-{MODELS - 1}"
     shown.end()
 
 
