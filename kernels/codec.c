@@ -4,6 +4,7 @@
 
 #include <math.h>
 
+#include "kernels/lossless.h"
 #include "kernels/reference.h"
 
 static const struct codec_reference *const references[] = {
@@ -14,6 +15,7 @@ static const struct codec_reference *const references[] = {
     [HBM_CODEC_FP8_E5M2] = &codec_reference_fp8_e5m2,
     [HBM_CODEC_FP16_SCALED] = &codec_reference_fp16_scaled,
     [HBM_CODEC_INT4] = &codec_reference_int4,
+    [HBM_CODEC_BF16_LOSSLESS] = &codec_reference_bf16_lossless,
 };
 
 static const struct codec_reference *reference_of(unsigned codec)
@@ -23,11 +25,14 @@ static const struct codec_reference *reference_of(unsigned codec)
 
 bool codec_supported(unsigned dtype, const struct hbm_encoding *encoding, const uint64_t *dims, unsigned rank)
 {
-    uint64_t bytes, units;
+    uint64_t bytes, units, elements;
 
     if (!hbm_dtype_codable(dtype) || !reference_of(encoding->codec))
         return false;
     if (encoding->stored != hbm_codec_stored_dtype(encoding->codec))
+        return false;
+    if (hbm_codec_varies(encoding->codec) &&
+        (dtype == HBM_F32 || !hbm_shape_elements(dims, rank, &elements) || elements > LOSSLESS_MAX))
         return false;
     return hbm_codec_takes(encoding->codec, encoding->granularity) && hbm_shape_bytes(dims, rank, dtype, &bytes) &&
            hbm_encoding_units(encoding, dims, rank, &units);

@@ -16,6 +16,8 @@
  * is clipped.
  * int4, symmetric: scale = amax/7 (1 if amax is 0, the least normal if it is less); q = x * (1/scale), rounded half to
  * even, -7 to 7; NaN encodes as 0, +-inf as +-7. x' = q*scale, held within the finite floats. Nothing is clipped.
+ * bf16-lossless: of bf16 and fp16 only, one stream of bytes (kernels/lossless.h) that decodes to the same bits, whatever they
+ * are. How long it is, is known when it has been measured.
  * Decoding ends with the same saturating rounding to the raw dtype. A receipt's errors are those of x' before it:
  * what a reader of the stored form sees.
  * All arithmetic on elements is in binary32 with no fused multiply-add, so that every machine agrees. */
@@ -30,12 +32,16 @@ extern "C" {
 
 #include "proto/vocab.h"
 
+struct lossless_code;
+
 struct codec_job {
     const void *raw_in; /* encode: the original, elements of dtype */
     void *raw_out;      /* decode: elements of dtype */
     void *data;         /* stored elements: written by encode, read by decode */
     float *scale;       /* one binary32 a unit, or NULL where the codec has none */
     int32_t *zero;      /* one zero point a unit, or NULL where the codec has none */
+    uint64_t data_bytes; /* of a codec whose size varies: what `data` has room for, or holds */
+    const struct lossless_code *code; /* of that codec, to encode by */
     uint64_t dims[HBM_RANK_MAX];
     unsigned rank;
     unsigned dtype; /* F32, F16 or BF16: of the raw side */

@@ -24,6 +24,8 @@ struct codec_tally {
     uint64_t nans;
     uint32_t highest; /* tally_key of the largest x */
     uint32_t lowest;  /* the complement of the smallest one's: 0 before any */
+    uint32_t overflow; /* not 0: it did not fit where it was to lie, and was not encoded */
+    uint32_t unused;
 };
 
 /* Keys of floats that order as they do, and are above 0. */
@@ -65,6 +67,7 @@ static inline void codec_tally_join(struct codec_tally *tally, const struct code
     tally_raise(&tally->max_relative, part->max_relative);
     tally_raise(&tally->highest, part->highest);
     tally_raise(&tally->lowest, part->lowest);
+    tally->overflow |= part->overflow;
 }
 
 static inline void codec_tally_add(struct codec_tally *tally, float x, float stored, bool clipped)

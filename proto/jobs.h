@@ -38,7 +38,7 @@ struct job_range {
 };
 
 /* A run of a packed extent. Elements of one buffer between their raw form and the packed one (data, then scales), or with
- * encoding RAW dims[2] bytes as they are. dims: PER_CHANNEL outer, channels, inner (axis 1); PER_GROUP 1, rows, last axis;
+ * encoding RAW dims[2] bytes as they are. By a codec whose size varies scale_offset is where the data end. dims: PER_CHANNEL outer, channels, inner (axis 1); PER_GROUP 1, rows, last axis;
  * else 1, 1, elements. */
 struct job_piece {
     uint64_t raw_offset, data_offset, scale_offset;
@@ -59,6 +59,14 @@ struct job_calibration {
 struct job_receipt {
     struct hbm_receipt receipt;
     struct hbm_quality quality;
+};
+
+/* Of a buffer by a codec whose size varies: a piece of it has so many bytes besides those of its grains, which it is cut at. */
+#define JOB_GRAIN 65536u /* elements */
+#define JOB_CODE_BYTES 256
+struct job_measured {
+    uint64_t head, n_grains;
+    uint8_t code[JOB_CODE_BYTES]; /* what PACK encodes by, as the codec has it */
 };
 
 /* A process that the driver names as using the device. */
@@ -139,7 +147,7 @@ struct job_row {
     unsigned fds_in_max, fds_out_max;
 };
 
-#define JOB_OPCODES 16
+#define JOB_OPCODES 17
 /* NULL for an opcode that is none. */
 const struct job_row *job_row(unsigned opcode);
 /* The link that a job keeps busy; of several the slowest. */

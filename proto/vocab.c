@@ -68,7 +68,7 @@ const char *hbm_codec_name(unsigned codec)
 int hbm_codec_by_name(const char *name)
 {
     for (unsigned i = 0; i < COUNT(codecs); i++)
-        if (!strcmp(codecs[i].name, name))
+        if (codecs[i].name && !strcmp(codecs[i].name, name))
             return (int)i;
     return -1;
 }
@@ -96,6 +96,11 @@ bool hbm_codec_takes(unsigned codec, unsigned granularity)
 bool hbm_codec_lossless(unsigned codec)
 {
     return codec < COUNT(codecs) && codecs[codec].lossless;
+}
+
+bool hbm_codec_varies(unsigned codec)
+{
+    return codec != HBM_CODEC_RAW && hbm_codec_lossless(codec);
 }
 
 const char *hbm_tier_name(unsigned tier)

@@ -32,7 +32,7 @@ enum hbm_codec {
 };
 
 /* What can be asked for, as sentences and choices name it. */
-#define HBM_CODEC_CHOICES "fp16|bf16|fp16-scaled|fp8-e4m3|fp8-e5m2|int8|int4"
+#define HBM_CODEC_CHOICES "fp16|bf16|fp16-scaled|fp8-e4m3|fp8-e5m2|int8|int4|bf16-lossless"
 
 enum hbm_granularity {
     HBM_PER_TENSOR = 0,
@@ -106,6 +106,7 @@ unsigned hbm_codec_scale_bytes(unsigned codec);      /* bytes of scale a unit */
 unsigned hbm_codec_zero_bytes(unsigned codec);       /* bytes of zero point a unit */
 bool hbm_codec_takes(unsigned codec, unsigned granularity);
 bool hbm_codec_lossless(unsigned codec);
+bool hbm_codec_varies(unsigned codec); /* its bytes are known when they have been measured, and not from the shape */
 const char *hbm_tier_name(unsigned tier);            /* "device", "host", "disk", "peer" */
 int hbm_tier_by_name(const char *name);              /* -1 if unknown */
 const char *hbm_handle_name(unsigned handle);        /* "fd", "cuda-ipc" */

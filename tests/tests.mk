@@ -12,6 +12,7 @@ test_codec_PARTS = $(PROTO) $(KERNELS)
 test_codec_units_PARTS = $(PROTO) $(KERNELS)
 test_receipt_PARTS = $(PROTO) $(KERNELS)
 test_calibrate_PARTS = $(PROTO) $(KERNELS)
+test_codec_lossless_PARTS = $(PROTO) $(KERNELS)
 test_code_cut_PARTS = $(PROTO) $(KERNELS) daemon/worker/code_cut.c
 test_packet_PARTS = $(PROTO)
 test_closer_PARTS = daemon/base/closer.c
@@ -44,7 +45,7 @@ test_rpc_PARTS = $(PROTO) $(BASE) $(wildcard daemon/core/*.c daemon/rpc/*.c)
 test_rpc_LIBS = libuv libcjson
 
 UNIT_TESTS = $(patsubst tests/unit/%.c,$(BUILD)/tests/%,$(wildcard tests/unit/test_*.c))
-TSAN_TESTS = $(filter $(addprefix %/,$(LIBHBM_TESTS) test_resume $(WORKER_TESTS) test_codec test_codec_units test_closer),$(UNIT_TESTS))
+TSAN_TESTS = $(filter $(addprefix %/,$(LIBHBM_TESTS) test_resume $(WORKER_TESTS) test_codec test_codec_units test_codec_lossless test_closer),$(UNIT_TESTS))
 GPU_SOURCES = $(wildcard tests/gpu/*_gpu.cu tests/gpu/*_gpu.c)
 GPU_TESTS = $(addprefix $(BUILD)/tests/,$(basename $(notdir $(GPU_SOURCES))))
 BENCHES = $(patsubst tests/bench/%.c,$(BUILD)/bench/%,$(wildcard tests/bench/*_bench.c))

@@ -40,6 +40,8 @@ int encoding_for(const struct buffer *buffer, const struct hbm_encoding *asked, 
         *why = "it is compressed already: decompress it first";
     else if (!hbm_dtype_codable(buffer->dtype))
         *why = "codecs take F32, F16 and BF16";
+    else if (hbm_codec_varies(encoding->codec) && buffer->dtype == HBM_F32)
+        *why = "that codec takes BF16 and F16";
     else if (!elements)
         *why = "it has no elements";
     else if (encoding->stored == buffer->dtype)

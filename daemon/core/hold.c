@@ -50,6 +50,8 @@ void transition_clear(struct transition *transition)
 {
     if (transition->phase == TRANSITION_RECLAIMING)
         transition_withdraw(transition);
+    if (transition->phase == TRANSITION_MEASURING)
+        transition->measures = fd_close(transition->measures);
     tracks_drop(transition);
     for (size_t i = 0; i < transition->n; i++) {
         struct arena *arena = arena_get(transition->core, transition->plans[i].arena);

@@ -1,17 +1,21 @@
 #include "daemon/core/packing.h"
 
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "daemon/base/cleanup.h"
 #include "daemon/core/buffer.h"
 #include "daemon/core/compress_plan.h"
+#include "proto/memfd.h"
 
 /* A worker takes so much at a time: its CHECKSUM_CHUNK. */
 #define WINDOW ((uint64_t)16 << 20)
 /* Of elements that share no scale: cuts at multiples keep every address aligned for vectors. */
 #define ELEMENTS_A_ROW 256
 #define CHANNELS_A_CUT 16
+/* Shorter ones by a codec whose size varies would save less than its header takes. */
+#define LEAST_VARYING 1024
 
 struct packing *packing_ref(struct packing *packing)
 {
@@ -26,6 +30,7 @@ struct packing *packing_unref(struct packing *packing)
         return NULL;
     free(packing->packed);
     free(packing->pieces);
+    free(packing->codes);
     free(packing);
     return NULL;
 }
@@ -68,6 +73,8 @@ static bool wants(const struct buffer *buffer, const struct parking *park, struc
                               .max_error = own->max_error};
     if (own->encoding.codec == HBM_CODEC_RAW)
         return false;
+    if (hbm_codec_varies(own->encoding.codec) && buffer_raw_size(buffer) < LEAST_VARYING * 2)
+        return false;
     return !encoding_for(buffer, &own->encoding, &packed->encoding, &ignored);
 }
 
@@ -99,9 +106,18 @@ struct rows {
     uint64_t at_once;     /* cuts are at multiples, if so many fit */
 };
 
+/* Of the packed buffers whose size varies, in their order. */
+struct measures {
+    const struct job_measured *each;
+    size_t n;
+    const uint32_t *grains;
+    size_t n_grains;
+};
+
 struct cutter {
     struct packing *packing;
     size_t room; /* pieces */
+    struct measures measures;
 };
 
 static struct job_piece *add_piece(struct cutter *cutter)
@@ -280,6 +296,78 @@ static int add_encoded(struct cutter *cutter, const struct buffer *buffer, struc
     return 0;
 }
 
+static bool varies(const struct packed *packed)
+{
+    return hbm_codec_varies(packed->encoding.codec);
+}
+
+/* What was measured of a packed buffer; false: it was not, or of another shape. */
+static bool find_measure(const struct cutter *cutter, const struct packed *packed, uint64_t elements,
+                         struct measures *found)
+{
+    struct measures left = cutter->measures;
+
+    for (const struct packed *other = cutter->packing->packed; left.n; other++) {
+        if (!varies(other))
+            continue;
+        if (left.each->n_grains > left.n_grains)
+            return false;
+        if (other == packed) {
+            *found = left;
+            return left.each->n_grains == elements / JOB_GRAIN + (elements % JOB_GRAIN != 0);
+        }
+        left.grains += left.each->n_grains;
+        left.n_grains -= left.each->n_grains;
+        left.each++;
+        left.n--;
+    }
+    return false;
+}
+
+/* As many grains as there is room for up to the next multiple of WINDOW, one at least; *bytes of them. */
+static uint64_t fitting_grains(const struct job_measured *measured, const uint32_t *grains, uint64_t left, uint64_t at,
+                               uint64_t *bytes)
+{
+    uint64_t space = WINDOW - at % WINDOW, n = 1;
+
+    *bytes = measured->head + grains[0];
+    while (n < left && *bytes + grains[n] <= space)
+        *bytes += grains[n++];
+    return n;
+}
+
+static int add_varying(struct cutter *cutter, const struct buffer *buffer, struct packed *packed)
+{
+    struct packing *packing = cutter->packing;
+    uint64_t wide = hbm_dtype_bits(buffer->dtype) / 8, elements = buffer_raw_size(buffer) / wide, bytes;
+    struct measures measures;
+
+    if (!find_measure(cutter, packed, elements, &measures))
+        return HBM_E_INTERNAL;
+    memcpy(packing->codes[packed - packing->packed], measures.each->code, JOB_CODE_BYTES);
+    for (uint64_t g = 0; g < measures.each->n_grains;) {
+        uint64_t at = align(packing->bytes), left = measures.each->n_grains - g, done = g * JOB_GRAIN;
+        uint64_t n = fitting_grains(measures.each, measures.grains + g, left, at, &bytes);
+        if (at % WINDOW + bytes > WINDOW && at % WINDOW) {
+            at = (at + WINDOW - 1) / WINDOW * WINDOW;
+            n = fitting_grains(measures.each, measures.grains + g, left, at, &bytes);
+        }
+        struct job_piece *piece = add_piece(cutter);
+        if (!piece)
+            return HBM_E_NO_MEMORY;
+        piece->dims[2] = n == left ? elements - done : n * JOB_GRAIN;
+        piece->raw_offset = buffer->offset + done * wide;
+        piece->data_offset = at;
+        piece->scale_offset = packing->bytes = at + bytes;
+        piece->encoding = packed->encoding;
+        piece->dtype = buffer->dtype;
+        piece->receipt = (uint32_t)(packed - packing->packed);
+        packed->bytes += bytes;
+        g += n;
+    }
+    return 0;
+}
+
 /* Neighbours that stay raw go as one, with the padding between them. */
 static int lay_out(struct cutter *cutter, const struct arena *arena)
 {
@@ -295,12 +383,73 @@ static int lay_out(struct cutter *cutter, const struct arena *arena)
                 return HBM_E_NO_MEMORY;
             from = to = packed ? 0 : buffer->offset;
         }
-        if (packed && add_encoded(cutter, buffer, packed))
-            return HBM_E_NO_MEMORY;
+        int error = !packed ? 0 : varies(packed) ? add_varying(cutter, buffer, packed) : add_encoded(cutter, buffer, packed);
+        if (error)
+            return error;
         if (!packed && buffer->offset + buffer->size > to)
             to = buffer->offset + buffer->size;
     }
     return add_raw(cutter, from, to - from);
+}
+
+/* What is to be measured before anything has a place. */
+static int add_unmeasured(struct cutter *cutter, const struct arena *arena)
+{
+    struct packing *packing = cutter->packing;
+
+    for (uint32_t i = 0; i < packing->n_packed; i++) {
+        const struct packed *packed = &packing->packed[i];
+        const struct buffer *buffer = varies(packed) ? buffer_get(arena->core, packed->buffer) : NULL;
+        if (!buffer)
+            continue;
+        struct job_piece *piece = add_piece(cutter);
+        if (!piece)
+            return HBM_E_NO_MEMORY;
+        piece->raw_offset = buffer->offset;
+        piece->dims[2] = product(buffer->dims, 0, buffer->rank);
+        piece->encoding = packed->encoding;
+        piece->dtype = buffer->dtype;
+        piece->receipt = i;
+    }
+    packing->unmeasured = packing->n_pieces > 0;
+    packing->bytes = packing->unmeasured ? packing->raw_size : 0;
+    return 0;
+}
+
+static bool read_measures(const struct packing *packing, const void *bytes, size_t size, struct measures *measures)
+{
+    size_t n = packing->n_pieces, head = n * sizeof(struct job_measured);
+
+    if (size < head)
+        return false;
+    *measures = (struct measures){.each = bytes,
+                                  .n = n,
+                                  .grains = (const uint32_t *)((const struct job_measured *)bytes + n),
+                                  .n_grains = (size - head) / sizeof(uint32_t)};
+    for (size_t i = 0; i < n; i++) /* so that sums stay far from their ends */
+        if (measures->each[i].head > WINDOW / 2)
+            return false;
+    for (size_t i = 0; i < measures->n_grains; i++)
+        if (measures->grains[i] > WINDOW / 2)
+            return false;
+    return true;
+}
+
+int packing_lay_out(struct packing *packing, const struct arena *arena, const void *measured, size_t size)
+{
+    struct cutter cutter = {.packing = packing};
+
+    if (!read_measures(packing, measured, size, &cutter.measures))
+        return HBM_E_INTERNAL;
+    packing->codes = calloc(packing->n_packed, sizeof(*packing->codes));
+    if (!packing->codes)
+        return HBM_E_NO_MEMORY;
+    free(packing->pieces);
+    packing->pieces = NULL;
+    packing->n_pieces = 0;
+    packing->bytes = 0;
+    packing->unmeasured = false;
+    return lay_out(&cutter, arena);
 }
 
 struct packing *packing_new(const struct arena *arena, const struct parking *park)
@@ -314,7 +463,24 @@ struct packing *packing_new(const struct arena *arena, const struct parking *par
     packing->raw_size = arena->extent->size;
     if (choose(packing, arena, park))
         return NULL;
-    if (packing->n_packed && lay_out(&cutter, arena))
+    if (add_unmeasured(&cutter, arena))
+        return NULL;
+    if (packing->n_packed && !packing->unmeasured && lay_out(&cutter, arena))
         return NULL;
     return TAKE_PTR(packing);
+}
+
+int packing_table(const struct packing *packing, bool codes)
+{
+    size_t pieces = packing->n_pieces * sizeof(*packing->pieces);
+    size_t behind = codes && packing->codes ? packing->n_packed * sizeof(*packing->codes) : 0;
+    _cleanup_free_ unsigned char *both = behind ? malloc(pieces + behind) : NULL;
+
+    if (!behind)
+        return memfd_sealed("hbm-pieces", packing->pieces, pieces);
+    if (!both)
+        return -ENOMEM;
+    memcpy(both, packing->pieces, pieces);
+    memcpy(both + pieces, packing->codes, behind);
+    return memfd_sealed("hbm-pieces", both, pieces + behind);
 }

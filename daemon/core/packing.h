@@ -30,14 +30,21 @@ struct packing {
     struct packed *packed;
     struct job_piece *pieces; /* by data_offset; receipt: index into packed */
     uint32_t n_packed, n_pieces;
+    /* A codec's size varies: the pieces are those to be measured, whole buffers, and bytes a guess, until packing_lay_out. */
+    bool unmeasured;
+    uint8_t (*codes)[JOB_CODE_BYTES]; /* then, one a packed buffer, for the worker that packs; NULL: none needs one */
 };
 
 /* Of the arena as it lies on the device; park NULL: each raw buffer as its own policy says, else all that can as this says,
  * with defaults filled in. n_packed 0: nothing is to be encoded. NULL: memory is out. */
 struct packing *packing_new(const struct arena *arena, const struct parking *park);
+/* By what MEASURE told of its pieces. 0, NO_MEMORY, or INTERNAL: that is not what a worker tells. */
+int packing_lay_out(struct packing *packing, const struct arena *arena, const void *measured, size_t size);
 struct packing *packing_ref(struct packing *packing);
 struct packing *packing_unref(struct packing *packing); /* NULL is fine; returns NULL */
 DEFINE_FREEP(struct packing, packing_unref)
+/* A sealed memfd of the pieces, and with `codes` of the codes behind them, if there are any. -errno. */
+int packing_table(const struct packing *packing, bool codes);
 /* NULL: it is not encoded there. */
 const struct packed *packing_find(const struct packing *packing, uint64_t buffer);
 /* Of one that was read from the ledger: its pieces lie within both extents. */

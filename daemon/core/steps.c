@@ -4,9 +4,9 @@
 #include <string.h>
 #include <sys/mman.h>
 
-#include "daemon/base/fd_reserve.h"
 #include "daemon/core/hold.h"
 #include "daemon/core/links.h"
+#include "daemon/core/measure.h"
 #include "proto/memfd.h"
 
 /* Names what lies in the arena whose stored copy turned out to be damaged, in the op and as an event. The arena
@@ -179,18 +179,14 @@ static void step_progress(struct job *job)
 /* What the step's job goes by, if it does. False: it can't be made. */
 static bool make_table(struct track *track, const struct step *step)
 {
-    const struct packing *packing = track->plan->packing;
 
     if (step->kind != STEP_PACK && step->kind != STEP_UNPACK)
         return true;
-    track->table = memfd_sealed("hbm-pieces", packing->pieces, packing->n_pieces * sizeof(*packing->pieces));
+    track->table = packing_table(track->plan->packing, step->kind == STEP_PACK);
     if (track->table >= 0)
         return true;
-    bool ran_out = fd_ran_out(-track->table);
+    track->transition->step_error = measure_no_table(track->transition, track->table);
     track->table = -1;
-    track->transition->step_error =
-        transition_refuse(track->transition, ran_out ? HBM_E_LIMIT : HBM_E_SYSTEM, "%s",
-                          ran_out ? FD_RAN_OUT : "the owner cannot make a memfd of the pieces to pack");
     return false;
 }
 

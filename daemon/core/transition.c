@@ -11,6 +11,7 @@
 #include "daemon/core/hold.h"
 #include "daemon/core/ledger.h"
 #include "daemon/core/links.h"
+#include "daemon/core/measure.h"
 #include "daemon/core/peer.h"
 #include "daemon/core/steps.h"
 #include "daemon/core/tracks.h"
@@ -260,6 +261,16 @@ static void fill_tracks(struct transition *transition)
 /* ---- Letting go: all arenas are asked at once, so that one deadline and one safe point serve them all; or all that are
  * written at once, and when everything is copied the others ---- */
 
+static void measure_rest(struct transition *transition);
+
+static void begin_steps(struct transition *transition)
+{
+    transition->phase = TRANSITION_STEPPING;
+    transition->at = 0;
+    coming_begins(transition);
+    fill_tracks(transition);
+}
+
 static void reclaims_settled(struct transition *transition)
 {
     if (transition->reclaim_error) {
@@ -267,11 +278,10 @@ static void reclaims_settled(struct transition *transition)
         finish(transition, transition->reclaim_error);
     } else if (!transition->reclaims && transition->copied) {
         conclude(transition);
+    } else if (!transition->reclaims && transition->measured) {
+        measure_rest(transition);
     } else if (!transition->reclaims) {
-        transition->phase = TRANSITION_STEPPING;
-        transition->at = 0;
-        coming_begins(transition);
-        fill_tracks(transition);
+        begin_steps(transition);
     }
 }
 
@@ -460,8 +470,41 @@ static void create_rest(struct transition *transition)
         return;
     if (transition->cancelled || transition->step_error)
         finish(transition, transition->cancelled ? HBM_E_CANCELLED : transition->step_error);
+    else if (transition->measured)
+        begin_steps(transition);
     else
         ask_to_let_go(transition);
+}
+
+/* ---- What is as long as it turns out to be: measured when nobody writes it any more, and before the memory is made that
+ * it shall lie in ---- */
+
+static void measured(struct job *job)
+{
+    struct transition *transition = container_of(job, struct transition, measuring);
+    int error = measure_book(transition);
+
+    if (transition->cancelled)
+        error = transition_refuse(transition, HBM_E_CANCELLED, "%s", transition->why);
+    if (error)
+        finish(transition, error);
+    else
+        measure_rest(transition);
+}
+
+static void measure_rest(struct transition *transition)
+{
+    int error = 0;
+
+    transition->phase = TRANSITION_MEASURING;
+    if (measure_next(transition, measured, &error))
+        return;
+    transition->phase = TRANSITION_CREATING;
+    transition->at = 0;
+    if (error)
+        finish(transition, error);
+    else
+        create_rest(transition);
 }
 
 /* ---- The start ---- */
@@ -535,13 +578,17 @@ void transition_start(struct transition *transition)
 
     transition->error = transition->step_error = 0;
     transition->copied = false;
+    transition->measured = false;
     transition->at = 0;
     transition->phase = TRANSITION_CREATING;
     error = tracks_make(transition);
     for (size_t i = 0; i < transition->n && !error; i++)
         error = admit(transition, &transition->plans[i]);
+    transition->measured = !error && measure_is_due(transition);
     if (error)
         finish(transition, error);
+    else if (transition->measured)
+        ask_to_let_go(transition);
     else
         create_rest(transition);
 }
@@ -554,6 +601,9 @@ void transition_cancel(struct transition *transition, const char *why)
     snprintf(transition->why, sizeof(transition->why), "%s", why);
     snprintf(transition->detail, sizeof(transition->detail), "%s", why);
     switch (transition->phase) {
+    case TRANSITION_MEASURING:
+        transition->core->env.cancel(transition->core->env.context, &transition->measuring);
+        break;
     case TRANSITION_CREATING:
         tracks_cancel(transition, NULL);
         break;

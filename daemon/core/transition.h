@@ -111,7 +111,10 @@ struct transition {
     bool copied;            /* all steps are done */
     bool asking;            /* inside the loop that asks all clients */
     char why[128];
-    enum { TRANSITION_IDLE, TRANSITION_CREATING, TRANSITION_RECLAIMING, TRANSITION_STEPPING } phase;
+    struct job measuring; /* of plans[at] */
+    int measures;         /* its pieces; -1: none */
+    bool measured;        /* that came first: everybody has let go by the time that memory is made */
+    enum { TRANSITION_IDLE, TRANSITION_MEASURING, TRANSITION_CREATING, TRANSITION_RECLAIMING, TRANSITION_STEPPING } phase;
     bool cancelled;
 };
 

@@ -23,6 +23,8 @@ static uint64_t job_bytes(const struct job *job)
         return job->request.pack.bytes;
     case JOB_UNPACK:
         return job->request.unpack.bytes;
+    case JOB_MEASURE:
+        return job->request.measure.raw.size;
     case JOB_ENCODE:
         return job->request.encode.source.size + job->request.encode.target.size;
     case JOB_DECODE:

@@ -93,6 +93,16 @@ static int check_unpack(const struct job_unpack_request *r, unsigned *fds, struc
     return r->raw.kind == JOB_EXTENT_DEVICE ? 0 : BAD("unpacking makes no memory of kind %u", r->raw.kind);
 }
 
+static int check_measure(const struct job_measure_request *r, unsigned *fds, struct failure *failure)
+{
+    if (check_extent(&r->raw, fds, failure))
+        return failure->error;
+    ++*fds;
+    if (r->raw.kind != JOB_EXTENT_DEVICE && r->raw.kind != JOB_EXTENT_CUDA_IPC)
+        return BAD("an extent of kind %u is not measured", r->raw.kind);
+    return r->n_pieces && r->n_pieces <= PACK_PIECES_MAX ? 0 : BAD("%u pieces", r->n_pieces);
+}
+
 static int check_file(const struct job_file_request *r, unsigned *fds, struct failure *failure)
 {
     *fds = 2;
@@ -129,6 +139,8 @@ static int check_request(unsigned opcode, const union job_request *r, unsigned *
         return check_pack(&r->pack, fds, failure);
     case JOB_UNPACK:
         return check_unpack(&r->unpack, fds, failure);
+    case JOB_MEASURE:
+        return check_measure(&r->measure, fds, failure);
     case JOB_ENCODE:
         return check_extent(&r->encode.source, fds, failure) ? failure->error
                                                              : check_extent(&r->encode.target, fds, failure);

@@ -28,6 +28,8 @@ static int measure(struct forms *f, const struct job_code *code, const struct jo
     const struct hbm_encoding *e = &code->encoding;
     uint64_t units = 0;
 
+    if (hbm_codec_varies(e->codec))
+        return fail(failure, HBM_E_UNSUPPORTED, "by that codec memory is packed and unpacked, and no buffer by itself");
     if (code->rank > HBM_RANK_MAX || !codec_supported(code->dtype, e, code->dims, code->rank))
         return fail(failure, HBM_E_UNSUPPORTED, "no codec takes this element type, shape and encoding together");
     if (!hbm_shape_bytes(code->dims, code->rank, code->dtype, &f->raw_bytes) ||

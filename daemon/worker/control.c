@@ -68,6 +68,7 @@ static unsigned engine_of(const struct job *job)
                                                            : ADMIN;
     case JOB_ENCODE:
     case JOB_DECODE:
+    case JOB_MEASURE:
         return COMPUTE;
     case JOB_QUERY:
     case JOB_CLIENTS:
@@ -135,6 +136,9 @@ static void perform(struct job *job)
         break;
     case JOB_UNPACK:
         with_memory(job, job_unpack);
+        break;
+    case JOB_MEASURE:
+        with_memory(job, job_measure);
         break;
     case JOB_ENCODE:
         with_memory(job, job_encode);

@@ -10,6 +10,7 @@
 #include "daemon/worker/failure.h"
 #include "kernels/codec.h"
 #include "kernels/histogram.h"
+#include "kernels/lossless.h"
 #include "kernels/tally.h"
 #include "proto/jobs.h"
 
@@ -85,6 +86,10 @@ int device_encode(const struct codec_job *job, struct hbm_receipt *receipt, stru
 int device_decode(const struct codec_job *job, struct failure *failure);
 /* Raw bytes that are coded in one go: a larger buffer is coded in pieces, by the queue below. */
 uint64_t device_codes_at_once(void);
+
+/* What a codec whose size varies needs to know before: the code, and the words that each block takes by it. */
+int device_measure(const void *elements, uint64_t n, struct lossless_code *code, uint32_t *words,
+                   struct failure *failure);
 
 /* What a pipeline is made of: queued on a stream, and done when a mark behind it is. The codecs' own work, the sums that
  * an encoder leaves, and what else passes through lie in scratch memory of the device's; tallies come down by

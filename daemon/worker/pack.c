@@ -90,6 +90,10 @@ static struct codec_job codec_of(struct packing *p, const struct pack_batch *bat
     codec.scale = hbm_codec_scale_bytes(piece->encoding.codec)
                       ? (float *)(scratch + (piece->scale_offset - batch->offset))
                       : NULL;
+    if (hbm_codec_varies(piece->encoding.codec)) {
+        codec.data_bytes = piece->scale_offset - piece->data_offset;
+        codec.code = p->plan.codes ? &p->plan.codes[piece->receipt] : NULL;
+    }
     return codec;
 }
 
@@ -257,6 +261,14 @@ static void end(struct packing *p)
     pack_plan_free(&p->plan);
 }
 
+static bool has_codes(const struct pack_plan *plan)
+{
+    for (uint32_t i = 0; i < plan->n_pieces && !plan->codes; i++)
+        if (hbm_codec_varies(plan->pieces[i].encoding.codec))
+            return false;
+    return true;
+}
+
 static int tell_receipts(struct packing *p, uint32_t n, uint64_t nanoseconds, int *fd, struct failure *failure)
 {
     _cleanup_free_ struct codec_tally *sums = calloc(n + 1u, sizeof(*sums));
@@ -279,6 +291,8 @@ static int tell_receipts(struct packing *p, uint32_t n, uint64_t nanoseconds, in
     }
     for (uint32_t i = 0; i < n; i++) {
         struct hbm_receipt *receipt = &receipts[i].receipt;
+        if (sums[i].overflow)
+            return fail(failure, HBM_E_BUSY, "it was written after it had been measured");
         codec_receipt_of(&sums[i], receipt->elements, receipt);
         /* Its share of the whole: the coders run beside the link. */
         receipt->seconds = (double)nanoseconds / 1e9 * (double)receipt->bytes_before / (double)raw_bytes;
@@ -303,6 +317,8 @@ void job_pack(struct job *job)
             fail(&job->failure, HBM_E_SYSTEM, "out of memory for %u pieces", r->n_pieces);
         else if (!pack_plan_make(&p.plan, job->fds[fd + 1], r->n_pieces, r->n_receipts, r->raw.size, r->bytes,
                                  &job->failure) &&
+                 (has_codes(&p.plan) ||
+                  !fail(&job->failure, HBM_E_BAD_REQUEST, "a piece's codec needs a code, and none came")) &&
                  !run(&p, pack_batch, r->flags, &job->failure) &&
                  !collect(&p, r->flags, 0, &job->reply.pack.checksum, &job->failure)) {
             job->reply.pack.nanoseconds = monotonic_ns() - start;

@@ -40,6 +40,11 @@ static bool measure(const struct job_piece *piece, uint64_t *raw, uint64_t *data
         *data = *raw;
         return counts;
     }
+    if (hbm_codec_varies(e->codec)) {
+        *data = piece->scale_offset - piece->data_offset;
+        return piece->scale_offset >= piece->data_offset && codec_supported(piece->dtype, e, piece->dims, RANK) &&
+               hbm_shape_bytes(piece->dims, RANK, piece->dtype, raw);
+    }
     return codec_supported(piece->dtype, e, piece->dims, RANK) &&
            (e->granularity != HBM_PER_CHANNEL || e->axis == 1) &&
            hbm_shape_bytes(piece->dims, RANK, piece->dtype, raw) && hbm_shape_bytes(piece->dims, RANK, e->stored, data) &&
@@ -113,31 +118,41 @@ static void cut(struct pack_plan *plan, uint64_t bytes)
     }
 }
 
-static int load(struct pack_plan *plan, int fd, uint32_t n, struct failure *failure)
+struct job_piece *pieces_load(int fd, uint32_t n, uint64_t behind, bool *has_more, struct failure *failure)
 {
     size_t size, wanted = n * sizeof(struct job_piece);
-    void *bytes = memfd_map_sealed(fd, wanted, &size);
+    void *bytes = memfd_map_sealed(fd, wanted + behind, &size);
 
-    if (!bytes)
-        return fail(failure, HBM_E_BAD_REQUEST, "the pieces are no sealed memfd of %u pieces: %s", n, strerror(errno));
-    plan->pieces = size == wanted ? malloc(size) : NULL;
-    if (plan->pieces)
-        memcpy(plan->pieces, bytes, size);
+    *has_more = false;
+    if (!bytes) {
+        fail(failure, HBM_E_BAD_REQUEST, "the pieces are no sealed memfd of %u pieces: %s", n, strerror(errno));
+        return NULL;
+    }
+    *has_more = behind && size == wanted + behind;
+    struct job_piece *pieces = size == wanted || *has_more ? malloc(size) : NULL;
+    if (pieces)
+        memcpy(pieces, bytes, size);
     munmap(bytes, size);
-    if (size != wanted)
-        return fail(failure, HBM_E_BAD_REQUEST, "the memfd of pieces has %zu bytes, not %zu", size, wanted);
-    plan->n_pieces = n;
-    return plan->pieces ? 0 : fail(failure, HBM_E_SYSTEM, "out of memory for %u pieces", n);
+    if (size != wanted && !*has_more)
+        fail(failure, HBM_E_BAD_REQUEST, "the memfd of pieces has %zu bytes, not %zu", size, wanted);
+    else if (!pieces)
+        fail(failure, HBM_E_SYSTEM, "out of memory for %u pieces", n);
+    return pieces;
 }
 
 int pack_plan_make(struct pack_plan *plan, int pieces_fd, uint32_t n_pieces, uint32_t n_receipts, uint64_t raw_size,
                    uint64_t bytes, struct failure *failure)
 {
     uint64_t end = 0;
+    bool has_codes;
 
     *plan = (struct pack_plan){0};
-    if (load(plan, pieces_fd, n_pieces, failure))
+    plan->pieces = pieces_load(pieces_fd, n_pieces, (uint64_t)n_receipts * sizeof(*plan->codes), &has_codes, failure);
+    if (!plan->pieces)
         return failure->error;
+    plan->n_pieces = n_pieces;
+    if (has_codes)
+        plan->codes = (struct lossless_code *)(plan->pieces + n_pieces);
     for (uint32_t i = 0; i < n_pieces; i++)
         if (!fits(&plan->pieces[i], n_receipts, raw_size, bytes, &end))
             return fail(failure, HBM_E_BAD_REQUEST, "piece %u is none that a codec takes, or reaches beyond its place", i);

@@ -4,6 +4,7 @@
 
 #include "daemon/worker/device.h"
 #include "daemon/worker/job.h"
+#include "kernels/lossless.h"
 
 #define PACK_PIECES_MAX (1u << 22)
 
@@ -14,6 +15,7 @@ struct pack_batch {
 
 struct pack_plan {
     struct job_piece *pieces; /* our own copy */
+    struct lossless_code *codes; /* behind them, one a receipt; NULL: none came */
     uint32_t n_pieces;
     struct pack_batch *batches;
     uint64_t n_batches;
@@ -22,6 +24,8 @@ struct pack_plan {
 /* `bytes` of a packed extent, of a raw one of raw_size. */
 int pack_plan_make(struct pack_plan *plan, int pieces_fd, uint32_t n_pieces, uint32_t n_receipts, uint64_t raw_size,
                    uint64_t bytes, struct failure *failure);
+/* Our own copy of n pieces, and of the `behind` bytes that may follow them. */
+struct job_piece *pieces_load(int fd, uint32_t n, uint64_t behind, bool *has_more, struct failure *failure);
 void pack_plan_free(struct pack_plan *plan);
 
 static inline bool piece_is_encoded(const struct job_piece *piece)

@@ -156,6 +156,29 @@ int device_decode(const struct codec_job *job, struct failure *failure)
     return failure->error;
 }
 
+int device_measure(const void *elements, uint64_t n, struct lossless_code *code, uint32_t *words,
+                   struct failure *failure)
+{
+    uint64_t counts[256], words_bytes = lossless_blocks(n) * sizeof(*words), bytes = sizeof(counts) + words_bytes;
+    cudaStream_t stream = context_stream(DEVICE_COMPUTE);
+    unsigned char *scratch;
+
+    if (device_scratch_new(bytes, &scratch, failure))
+        return failure->error;
+    uint32_t *words_there = (uint32_t *)(scratch + sizeof(counts));
+    if (!device_clear(DEVICE_COMPUTE, scratch, sizeof(counts), failure) &&
+        !runtime_check(failure, "counting", (cudaError_t)lossless_count_cuda(elements, n, (uint64_t *)scratch, stream)) &&
+        !device_copy(DEVICE_COMPUTE, counts, scratch, sizeof(counts), failure) &&
+        !runtime_check(failure, "cudaStreamSynchronize after counting", cudaStreamSynchronize(stream))) {
+        lossless_code_of(counts, code);
+        if (!runtime_check(failure, "measuring", (cudaError_t)lossless_words_cuda(elements, n, code, words_there, stream)))
+            device_copy(DEVICE_COMPUTE, words, words_there, words_bytes, failure);
+    }
+    device_drain(DEVICE_COMPUTE);
+    device_scratch_free(scratch, bytes);
+    return failure->error;
+}
+
 /* A tenth of a millisecond's work: what a kernel takes to begin and to end is small beside it. */
 uint64_t device_codes_at_once(void)
 {
