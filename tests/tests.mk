@@ -243,6 +243,7 @@ fuzz_worker_PARTS = $(filter-out %/main.c,$(WORKER_HOST)) tests/fuzz/owner.c
 fuzz_worker_LIBS = $(WORKER_LIBS)
 fuzz_rpc_PARTS = $(FUZZ_WORLD) $(wildcard daemon/rpc/*.c)
 fuzz_rpc_LIBS = libuv libcjson
+fuzz_lossless_PARTS = $(PROTO) $(KERNELS)
 fuzz_config_PARTS = $(test_config_PARTS)
 fuzz_config_LIBS = $(test_config_LIBS)
 fuzz_safetensors_PARTS = $(test_safetensors_PARTS)

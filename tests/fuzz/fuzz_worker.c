@@ -130,6 +130,10 @@ static void dress(struct input *in, uint32_t opcode, union job_request *request,
         fds[(*n)++] = take_pieces(in, &request->unpack.n_pieces);
         request->unpack.n_receipts %= 3;
         break;
+    case JOB_MEASURE:
+        take_extent(in, &request->measure.raw, fds, n);
+        fds[(*n)++] = take_pieces(in, &request->measure.n_pieces);
+        break;
     case JOB_ENCODE:
         take_extent(in, &request->encode.source, fds, n);
         take_extent(in, &request->encode.target, fds, n);

@@ -22,11 +22,14 @@ export ASAN_OPTIONS=${ASAN_OPTIONS:-detect_leaks=1:detect_stack_use_after_return
 export UBSAN_OPTIONS=${UBSAN_OPTIONS:-print_stacktrace=1:halt_on_error=1}
 
 one() { # NAME
-    local name=$1 status=0 kept=$build/corpus/$1 log=$build/crashes/$1.log random=0
+    local name=$1 status=0 kept=$build/corpus/$1 log=$build/crashes/$1.log random=0 seconds=$seconds
     local options=(-max_total_time="$seconds" -timeout=60 -rss_limit_mb=2048 -max_len=4096 -print_final_stats=1)
 
     if [ "$mode" = short ]; then
         kept=$scratch/$name random=1
+        if [ "$name" = lossless ]; then
+            seconds=2 # it has reached all that there is by then
+        fi
     fi
     mkdir -p "$kept"
     "$build/dictionary" "$name" >"$scratch/$name.dict"

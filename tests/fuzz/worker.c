@@ -120,14 +120,15 @@ static bool copy(struct world *world, struct job *job, unsigned next)
     return job->reply_fd >= 0;
 }
 
-static bool has_pieces(const struct job *job, unsigned next, uint32_t n)
+/* With so many codes behind them, or without. */
+static bool has_pieces(const struct job *job, unsigned next, uint32_t n, uint32_t n_codes)
 {
-    size_t size = 0;
-    void *pieces = next < job->n_fds ? memfd_map_sealed(job->fds[next], n * sizeof(struct job_piece), &size) : NULL;
+    size_t size = 0, codes = (size_t)n_codes * JOB_CODE_BYTES, most = n * sizeof(struct job_piece) + codes;
+    void *pieces = next < job->n_fds ? memfd_map_sealed(job->fds[next], most, &size) : NULL;
 
     if (pieces)
         munmap(pieces, size);
-    MUST(size == n * sizeof(struct job_piece));
+    MUST(size == n * sizeof(struct job_piece) || size == most);
     return pieces;
 }
 
@@ -142,7 +143,7 @@ static bool pack(struct world *world, struct job *job, unsigned next)
     MUST(has_size(job, &request->raw, &next));
     MUST(has_size(job, &request->packed, &next));
     job->reply_fd = memfd_sealed("receipts", receipts, request->n_receipts * sizeof(*receipts));
-    return has_pieces(job, next, request->n_pieces) && job->reply_fd >= 0;
+    return has_pieces(job, next, request->n_pieces, request->n_receipts) && job->reply_fd >= 0;
 }
 
 static bool unpack(struct world *world, struct job *job, unsigned next)
@@ -155,10 +156,29 @@ static bool unpack(struct world *world, struct job *job, unsigned next)
     if (!(request->flags & JOB_MAKE_TARGET))
         MUST(has_size(job, &request->raw, &next));
     MUST(has_size(job, &request->packed, &next));
-    MUST(has_pieces(job, next, request->n_pieces));
+    MUST(has_pieces(job, next, request->n_pieces, 0));
     if (!(request->flags & JOB_MAKE_TARGET))
         return true;
     job->reply_fd = memfd_fixed("extent", request->raw.size);
+    return job->reply_fd >= 0;
+}
+
+static bool measure(struct job *job, unsigned next)
+{
+    const struct job_measure_request *request = &job->request.measure;
+    static unsigned char reply[1 << 20];
+    struct job_measured *measured = (struct job_measured *)(void *)reply;
+    size_t n = request->n_pieces, size = 0, used = n * sizeof(*measured);
+
+    MUST(has_size(job, &request->raw, &next) && has_pieces(job, next, request->n_pieces, 0) && used < sizeof(reply));
+    struct job_piece *pieces = memfd_map_sealed(job->fds[next], n * sizeof(*pieces), &size);
+    for (size_t i = 0; i < n; i++) {
+        measured[i] = (struct job_measured){.head = 64, .n_grains = (pieces[i].dims[2] + JOB_GRAIN - 1) / JOB_GRAIN};
+        for (uint64_t g = 0; g < measured[i].n_grains && used + 4 <= sizeof(reply); g++, used += 4)
+            memcpy(reply + used, &(uint32_t){JOB_GRAIN}, 4);
+    }
+    munmap(pieces, size);
+    job->reply_fd = memfd_sealed("measures", reply, used);
     return job->reply_fd >= 0;
 }
 
@@ -176,6 +196,8 @@ static bool perform(struct world *world, struct job *job)
         return pack(world, job, next);
     case JOB_UNPACK:
         return unpack(world, job, next);
+    case JOB_MEASURE:
+        return measure(job, next);
     case JOB_ENCODE:
         job->reply.encode.receipt = (struct hbm_receipt){.sqnr_db = 40, .seconds = 1e-6};
         return has_size(job, &request->encode.source, &next) && has_size(job, &request->encode.target, &next) &&

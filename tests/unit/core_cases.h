@@ -13,6 +13,7 @@ int core_health_cases(void);
 int core_ledger_cases(void);
 int core_live_cases(void);
 int core_lock_wait_cases(void);
+int core_lossless_cases(void);
 int core_make_cases(void);
 int core_marks_cases(void);
 int core_move_cases(void);

@@ -179,11 +179,72 @@ static struct job_code code_of(const struct job_piece *piece)
     return code;
 }
 
+#define CODE_BYTE 0x5c
+
+/* As if nothing were saved. */
+static void run_varying(bool pack, const struct job_piece *piece, unsigned char *raw, unsigned char *packed)
+{
+    uint64_t bytes = piece->dims[2] * 2;
+
+    assert_in_range(piece->dtype, HBM_F16, HBM_BF16);
+    assert_true(piece->dims[0] == 1 && piece->dims[1] == 1);
+    assert_true(piece->scale_offset - piece->data_offset >= bytes + 64);
+    if (pack)
+        memcpy(packed + piece->data_offset + 64, raw + piece->raw_offset, bytes);
+    else
+        memcpy(raw + piece->raw_offset, packed + piece->data_offset + 64, bytes);
+}
+
+static int run_measure(struct world *world, struct job *job)
+{
+    const struct job_measure_request *request = &job->request.measure;
+    static unsigned char reply[1 << 16];
+    struct job_measured *measured = (struct job_measured *)(void *)reply;
+    uint32_t *grain = (uint32_t *)(measured + request->n_pieces);
+    unsigned next = 0;
+    size_t size;
+    int raw = fd_of(world, job, &request->raw, &next);
+    struct job_piece *pieces = memfd_map_sealed(job->fds[next], 1 << 20, &size);
+
+    assert_int_equal(job->n_fds, next + 1);
+    assert_int_equal(lseek(raw, 0, SEEK_END), request->raw.size);
+    assert_non_null(pieces);
+    assert_int_equal(size, request->n_pieces * sizeof(*pieces));
+    for (uint32_t i = 0; i < request->n_pieces; i++) {
+        measured[i] = (struct job_measured){.head = 64};
+        memset(measured[i].code, CODE_BYTE, sizeof(measured[i].code));
+        for (uint64_t left = pieces[i].dims[2]; left; measured[i].n_grains++) {
+            uint64_t n = left < JOB_GRAIN ? left : JOB_GRAIN;
+            *grain++ = (uint32_t)(2 * n);
+            left -= n;
+        }
+    }
+    munmap(pieces, size);
+    job->reply_fd = memfd_sealed("measures", reply, (size_t)((unsigned char *)grain - reply));
+    return 0;
+}
+
+static void check_codes(const struct job_pack_request *request, const struct job_piece *pieces, size_t size)
+{
+    const unsigned char *codes = (const unsigned char *)(pieces + request->n_pieces);
+    size_t without = request->n_pieces * sizeof(*pieces);
+
+    for (uint32_t i = 0; i < request->n_pieces; i++)
+        if (hbm_codec_varies(pieces[i].encoding.codec)) {
+            assert_int_equal(size, without + request->n_receipts * JOB_CODE_BYTES);
+            assert_int_equal(codes[pieces[i].receipt * JOB_CODE_BYTES + 255], CODE_BYTE);
+            return;
+        }
+    assert_int_equal(size, without);
+}
+
 static void run_piece(bool pack, const struct job_piece *piece, unsigned char *raw, unsigned char *packed)
 {
     struct job_code code = code_of(piece);
 
-    if (piece->encoding.codec != HBM_CODEC_RAW)
+    if (hbm_codec_varies(piece->encoding.codec))
+        run_varying(pack, piece, raw, packed);
+    else if (piece->encoding.codec != HBM_CODEC_RAW)
         toy(pack, &code, raw, packed);
     else if (pack)
         memcpy(packed + piece->data_offset, raw + piece->raw_offset, piece->dims[2]);
@@ -221,7 +282,10 @@ static int run_packing(struct world *world, struct job *job)
     assert_int_equal(job->n_fds, next + 1);
     assert_int_equal(request->bytes, request->packed.size);
     assert_non_null(pieces);
-    assert_int_equal(size, request->n_pieces * sizeof(*pieces));
+    if (pack)
+        check_codes(&job->request.pack, pieces, size);
+    else
+        assert_int_equal(size, request->n_pieces * sizeof(*pieces));
     if (pack)
         memset(packed, 0, request->bytes);
     for (uint32_t i = 0; i < request->n_pieces; i++)
@@ -308,6 +372,8 @@ int core_job_run(struct world *world, struct job *job)
     case JOB_PACK:
     case JOB_UNPACK:
         return run_packing(world, job);
+    case JOB_MEASURE:
+        return run_measure(world, job);
     case JOB_HASH:
         return run_hash(world, job);
     case JOB_FILE:

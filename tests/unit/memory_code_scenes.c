@@ -32,6 +32,19 @@ static void parks(void)
         OP(verb_decompress, "w");
 }
 
+static void parks_without_loss(void)
+{
+    const struct parking park = {.encoding = {.codec = HBM_CODEC_BF16_LOSSLESS}};
+    struct compress_args args = {.sel = "w", .mode = WIRE_MODE_PARK, .encoding = park.encoding};
+    struct buffer *buffer = named(&w, "w");
+
+    buffer->dtype = HBM_BF16;
+    buffer->dims[0] *= 2;
+    OP(verb_sleep, "m", HBM_TIER_HOST, &park);
+    if (!OP(verb_compress, &args) && !OP(verb_offload, "w", HBM_TIER_DISK, true))
+        OP(verb_restore, "w");
+}
+
 static void compresses_copies(void)
 {
     struct compress_args args = {.sel = "w",
@@ -109,6 +122,7 @@ const struct scene memory_code_scenes[] = {
     SCENE(compresses_copies),
     SCENE(advises),
     SCENE(parks),
+    SCENE(parks_without_loss),
     SCENE(hashes),
     SCENE(writes_and_reads_a_file),
     SCENE(starts_again),
