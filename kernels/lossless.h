@@ -98,11 +98,9 @@ ELEMENT_FN unsigned lossless_reverse(unsigned codeword)
 #ifdef __CUDA_ARCH__
     return __brev(codeword) >> (32 - LOSSLESS_LONGEST);
 #else
-    unsigned reversed = 0;
-
-    for (unsigned i = 0; i < LOSSLESS_LONGEST; i++)
-        reversed |= (codeword >> i & 1u) << (LOSSLESS_LONGEST - 1 - i);
-    return reversed;
+    codeword = (codeword & 0x555u) << 1 | (codeword >> 1 & 0x555u); /* bits of pairs, then pairs, then fours */
+    codeword = (codeword & 0x333u) << 2 | (codeword >> 2 & 0x333u);
+    return (codeword & 0xfu) << 8 | (codeword & 0xf0u) | codeword >> 8;
 #endif
 }
 

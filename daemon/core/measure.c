@@ -1,6 +1,6 @@
 #include "daemon/core/measure.h"
 
-#include <stdio.h>
+#include <errno.h>
 #include <string.h>
 #include <sys/mman.h>
 
@@ -29,6 +29,8 @@ int measure_no_table(struct transition *transition, int reason)
 {
     bool ran_out = fd_ran_out(-reason);
 
+    if (reason == -ENOMEM)
+        return transition_refuse(transition, HBM_E_NO_MEMORY, "the owner is out of memory for its own tables");
     return transition_refuse(transition, ran_out ? HBM_E_LIMIT : HBM_E_SYSTEM, "%s",
                              ran_out ? FD_RAN_OUT : "the owner cannot make a memfd of the pieces to pack");
 }

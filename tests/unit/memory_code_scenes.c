@@ -1,6 +1,8 @@
 /* What is encoded, read whole, or found again by the next owner. */
 #include "memory_scenes.h"
 
+#include "daemon/core/ledger.h"
+
 #include <errno.h>
 #include <stdlib.h>
 
@@ -40,6 +42,9 @@ static void parks_without_loss(void)
 
     buffer->dtype = HBM_BF16;
     buffer->dims[0] *= 2;
+    fault.held = true;
+    ledger_put_buffer(w.core, buffer);
+    fault.held = false;
     OP(verb_sleep, "m", HBM_TIER_HOST, &park);
     if (!OP(verb_compress, &args) && !OP(verb_offload, "w", HBM_TIER_DISK, true))
         OP(verb_restore, "w");
