@@ -69,7 +69,8 @@ void codec_tally_host(const struct codec_job *job, struct codec_tally *tally);
 void codec_decode_host(const struct codec_job *job);
 
 /* CUDA, on device memory, asynchronous on `stream` (a cudaStream_t). Return a cudaError_t as int.
- * Pointers are aligned to their elements; 16-byte alignment of the raw and stored sides makes it fast.
+ * Pointers are aligned to their elements, and a stream of bf16-lossless to 16 bytes; 16-byte alignment of the raw and
+ * stored sides makes it fast.
  * `workspace` is device memory of codec_workspace_bytes(job) (0 is possible), aligned to 8; the receipt's raw sums
  * land in it and codec_receipt_cuda, called after the stream has finished, copies them out and fills *receipt. */
 uint64_t codec_workspace_bytes(const struct codec_job *job);

@@ -90,11 +90,13 @@ int codec_encode_cuda(const struct codec_job *job, void *workspace, void *stream
                               job->lo,
                               job->hi};
 
-    if (!row)
+    if (!row && !hbm_codec_varies(job->encoding.codec))
         return cudaErrorInvalidValue;
     cudaError_t error = cudaMemsetAsync(workspace, 0, sizeof(struct codec_tally), call.stream);
     if (error)
         return error;
+    if (!row)
+        return lossless_encode_cuda(job, call.tally, call.stream);
     return row->encode_short && units_are_short(call.view) ? row->encode_short(call) : row->encode(call);
 }
 
@@ -113,6 +115,8 @@ int codec_measure_cuda(const struct codec_job *job, void *workspace, void *strea
                               job->lo,
                               job->hi};
 
+    if (hbm_codec_varies(job->encoding.codec)) /* there is no error, and what is not finite was counted on the way */
+        return cudaSuccess;
     return row ? row->measure(call) : cudaErrorInvalidValue;
 }
 
@@ -131,6 +135,8 @@ int codec_decode_cuda(const struct codec_job *job, void *stream)
                               0,
                               0};
 
+    if (hbm_codec_varies(job->encoding.codec))
+        return lossless_decode_cuda(job, call.stream);
     return row ? row->decode(call) : cudaErrorInvalidValue;
 }
 

@@ -99,14 +99,14 @@ static void encode_block(const uint16_t *elements, uint32_t n, const struct loss
         *writer.to = (uint32_t)writer.bits;
 }
 
-static uint64_t count_nonfinite(const uint16_t *elements, uint64_t n, unsigned dtype)
+static void count_nonfinite(const uint16_t *elements, uint64_t n, unsigned dtype, struct codec_tally *tally)
 {
     uint16_t exponent = dtype == HBM_BF16 ? 0x7f80 : 0x7c00;
-    uint64_t all = 0;
 
-    for (uint64_t i = 0; i < n; i++)
-        all += (elements[i] & exponent) == exponent;
-    return all;
+    for (uint64_t i = 0; i < n; i++) {
+        tally->nonfinite += (elements[i] & exponent) == exponent;
+        tally->nans += (elements[i] & 0x7fff) > exponent;
+    }
 }
 
 static void encode(const struct codec_job *job, const struct codec_view *view, struct codec_tally *tally)
@@ -119,7 +119,7 @@ static void encode(const struct codec_job *job, const struct codec_view *view, s
     uint32_t bits[LOSSLESS_LANES];
     struct lossless_encoder encoder;
 
-    tally->nonfinite = count_nonfinite(elements, n, job->dtype);
+    count_nonfinite(elements, n, job->dtype, tally);
     tally->overflow = job->data_bytes < blocks_at;
     if (tally->overflow)
         return;

@@ -12,6 +12,7 @@
 
 #include "kernels/codec.h"
 #include "kernels/histogram.h"
+#include "kernels/lossless.h"
 
 #define RUNS 20
 #define COLUMNS 8192ull
@@ -43,6 +44,17 @@ static __global__ void fill(uint32_t *f32, uint16_t *bf16, uint64_t count)
             f32[i] = bits;
         if (bf16)
             bf16[i] = (uint16_t)(bits >> 16);
+    }
+}
+
+/* Gaussian, as weights are: how often each exponent comes is what a lossless codec lives on. */
+static __global__ void fill_weights(uint16_t *bf16, uint64_t count)
+{
+    for (uint64_t i = (uint64_t)blockIdx.x * blockDim.x + threadIdx.x; i < count;
+         i += (uint64_t)gridDim.x * blockDim.x) {
+        float u = ((float)(noise(i) >> 8) + 1) * 0x1p-24f, v = (float)(noise(~i) >> 8) * 0x1p-24f;
+        float x = 0.02f * sqrtf(-2 * logf(u)) * cospif(2 * v);
+        bf16[i] = (uint16_t)(__float_as_uint(x) >> 16);
     }
 }
 
@@ -175,6 +187,48 @@ static void histogram_row(const buffers &m, const char *name, unsigned dtype, ui
         [&] { must(histogram_cuda(&job, reinterpret_cast<uint64_t *>(m.b), nullptr), name); });
 }
 
+/* A pass that counts and one that adds up, which is what it takes to know how long it comes out; then both ways. */
+static void lossless_rows(const buffers &m)
+{
+    const uint64_t n = ELEMENTS;
+    codec_job job = job_of(m, HBM_BF16, HBM_CODEC_BF16_LOSSLESS, HBM_PER_TENSOR);
+    std::vector<uint64_t> counts(256);
+    std::vector<uint32_t> each(lossless_blocks(n));
+    lossless_code code = {};
+    uint64_t *there;
+    uint32_t *words;
+
+    must(cudaMalloc(&there, 256 * sizeof(*there)), "memory");
+    must(cudaMalloc(&words, each.size() * sizeof(*words)), "memory");
+    must(cudaMemset(there, 0, 256 * sizeof(*there)), "clear");
+    fill_weights<<<2048, 256>>>((uint16_t *)m.a, n);
+    must(cudaGetLastError(), "fill");
+    must(lossless_count_cuda(m.a, n, there, nullptr), "count");
+    must(cudaMemcpy(counts.data(), there, 256 * sizeof(*there), cudaMemcpyDeviceToHost), "counts");
+    lossless_code_of(counts.data(), &code);
+    must(lossless_words_cuda(m.a, n, &code, words, nullptr), "words");
+    must(cudaMemcpy(each.data(), words, each.size() * sizeof(*words), cudaMemcpyDeviceToHost), "words");
+    job.code = &code;
+    job.data_bytes = lossless_blocks_at(n);
+    for (uint32_t more : each)
+        job.data_bytes += 4ull * more;
+    printf("bf16-lossless: %.2f %% of %llu bytes\n", 50.0 * (double)job.data_bytes / (double)n, (unsigned long long)(2 * n));
+    row(m, "bf16-lossless measured", 4 * n, [&] {
+        must(lossless_count_cuda(m.a, n, there, nullptr), "count");
+        must(lossless_words_cuda(m.a, n, &code, words, nullptr), "words");
+    });
+    row(m, "bf16 -> bf16-lossless", 2 * n + job.data_bytes, [&] { must(codec_encode_cuda(&job, m.work, nullptr), "encode"); });
+    must(codec_encode_cuda(&job, m.work, nullptr), "encode");
+    must(cudaDeviceSynchronize(), "encode");
+    /* Out into the second half of the other side: what is copied beside it would write over the stream. */
+    job.raw_out = m.a + 2 * n;
+    timing out = measure([&] { must(codec_decode_cuda(&job, nullptr), "decode"); });
+    printf("bf16-lossless -> bf16: %.1f GB/s of output\n", (double)(2 * n) / out.median / 1e9);
+    row(m, "bf16-lossless -> bf16", 2 * n + job.data_bytes, [&] { must(codec_decode_cuda(&job, nullptr), "decode"); });
+    cudaFree(there);
+    cudaFree(words);
+}
+
 int main(int argc, char **argv)
 {
     const uint64_t n = ELEMENTS, units = n / 128;
@@ -212,6 +266,7 @@ int main(int argc, char **argv)
     decode_row(m, "fp16 -> fp32", HBM_F32, HBM_CODEC_FP16, HBM_PER_TENSOR, 6 * n);
     encode_row(m, "fp32 -> bf16", HBM_F32, HBM_CODEC_BF16, HBM_PER_TENSOR, 6 * n);
     decode_row(m, "bf16 -> fp32", HBM_F32, HBM_CODEC_BF16, HBM_PER_TENSOR, 6 * n);
+    lossless_rows(m);
 
     fill_with(m, HBM_BF16);
     clip_row(m, "bf16 -> int8 per tensor, 0.1 % clipped", HBM_BF16, HBM_CODEC_INT8, 3 * n);

@@ -228,6 +228,8 @@ static void nan_and_infinities_are_counted(void **state)
     encode_stream(&fp16);
     assert_int_equal(bf16.tally.nonfinite, 3);
     assert_int_equal(fp16.tally.nonfinite, 6 - 1);
+    assert_int_equal(bf16.tally.nans, 1);
+    assert_int_equal(fp16.tally.nans, 4);
     codec_receipt_of(&bf16.tally, 6, &receipt);
     assert_true(isinf(receipt.sqnr_db) && receipt.max_abs_error == 0);
     release_stream(&bf16);
