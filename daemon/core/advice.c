@@ -15,7 +15,8 @@ static unsigned list_candidates(unsigned only, struct hbm_encoding *candidates)
 
     for (unsigned codec = HBM_CODEC_RAW + 1; hbm_codec_name(codec); codec++)
         for (unsigned granularity = HBM_PER_TENSOR; granularity <= HBM_PER_GROUP; granularity++) {
-            if ((only != HBM_CODEC_RAW && only != codec) || !hbm_codec_takes(codec, granularity) || n == CANDIDATES_MAX)
+            if ((only != HBM_CODEC_RAW && only != codec) || !hbm_codec_takes(codec, granularity) ||
+                hbm_codec_varies(codec) || n == CANDIDATES_MAX)
                 continue;
             candidates[n++] = (struct hbm_encoding){
                 .codec = (uint8_t)codec,

@@ -64,6 +64,10 @@ int compress_encoding(const struct buffer *buffer, const struct hbm_encoding *as
 {
     int error = encoding_for(buffer, asked, encoding, why);
 
+    if (!error && hbm_codec_varies(encoding->codec)) {
+        *why = "that codec is for memory off the device, where nobody maps it: ask for the mode park";
+        return HBM_E_INVALID;
+    }
     if (error || arena_tier(buffer->arena) == HBM_TIER_DEVICE)
         return error;
     *why = "it is offloaded: restore it first";

@@ -264,6 +264,10 @@ static int check(const struct advise_args *args, const struct selection *selecti
         snprintf(detail, HBM_DETAIL_MAX, "the codec is one of " HBM_CODEC_CHOICES);
         return HBM_E_INVALID;
     }
+    if (hbm_codec_varies(args->codec)) {
+        snprintf(detail, HBM_DETAIL_MAX, "%s costs nothing that a trial would show: park by it", hbm_codec_name(args->codec));
+        return HBM_E_INVALID;
+    }
     return 0;
 }
 

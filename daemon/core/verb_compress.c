@@ -51,9 +51,6 @@ static int check_args(const struct compress_args *args, char *detail)
                                          "time: park by minmax");
     else if (args->mode > WIRE_MODE_PARK)
         snprintf(detail, HBM_DETAIL_MAX, "the mode is replace, copy or park");
-    else if (hbm_codec_varies(args->encoding.codec) && args->mode != WIRE_MODE_PARK)
-        snprintf(detail, HBM_DETAIL_MAX, "%s is for memory off the device, where nobody maps it: ask for the mode park",
-                 hbm_codec_name(args->encoding.codec));
     else if (args->as[0] && args->mode != WIRE_MODE_COPY)
         snprintf(detail, HBM_DETAIL_MAX, "only a copy gets a name of its own");
     else
