@@ -49,3 +49,19 @@ enum job_link job_link_of(unsigned opcode, const union job_request *request)
     bool from_host = copy->source.kind == JOB_EXTENT_HOST, to_host = copy->target.kind == JOB_EXTENT_HOST;
     return from_host == to_host ? JOB_LINK_NONE : from_host ? JOB_LINK_HOST_TO_DEVICE : JOB_LINK_DEVICE_TO_HOST;
 }
+
+bool job_units_layout(unsigned codec, uint64_t units, uint64_t *zero, uint64_t *end)
+{
+    uint64_t zeros;
+
+    if (__builtin_mul_overflow(units, (uint64_t)hbm_codec_scale_bytes(codec), end) ||
+        __builtin_mul_overflow(units, (uint64_t)hbm_codec_zero_bytes(codec), &zeros))
+        return false;
+    *zero = *end;
+    if (!zeros)
+        return true;
+    if (__builtin_add_overflow(*end, (uint64_t)HBM_ALIGN - 1, zero))
+        return false;
+    *zero -= *zero % HBM_ALIGN;
+    return !__builtin_add_overflow(*zero, zeros, end);
+}

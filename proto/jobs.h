@@ -20,7 +20,8 @@ struct job_extent {
     uint64_t token;     /* CUDA_IPC: the block. HOST, DISK: the owner's identity of the extent; 0: it has none */
 };
 
-/* A buffer inside two extents, for ENCODE and DECODE: raw elements on one side, data and scales on the other. */
+/* A buffer inside two extents, for ENCODE and DECODE: raw elements on one side, data and scales on the other,
+ * zero points behind the scales (job_units_layout). */
 struct job_code {
     uint64_t raw_offset;
     uint64_t data_offset;
@@ -37,7 +38,7 @@ struct job_range {
     uint64_t bytes;
 };
 
-/* A run of a packed extent. Elements of one buffer between their raw form and the packed one (data, then scales), or with
+/* A run of a packed extent. Elements of one buffer between their raw form and the packed one (data, scales, zero points), or with
  * encoding RAW dims[2] bytes as they are. By a codec whose size varies scale_offset is where the data end. dims: PER_CHANNEL outer, channels, inner (axis 1); PER_GROUP 1, rows, last axis;
  * else 1, 1, elements. */
 struct job_piece {
@@ -152,3 +153,6 @@ struct job_row {
 const struct job_row *job_row(unsigned opcode);
 /* The link that a job keeps busy; of several the slowest. */
 enum job_link job_link_of(unsigned opcode, const union job_request *request);
+/* Of the scales and zero points of so many units, counted from the scales: where the zero points begin, at a multiple of
+ * HBM_ALIGN, and where all ends. False on overflow. */
+bool job_units_layout(unsigned codec, uint64_t units, uint64_t *zero, uint64_t *end);

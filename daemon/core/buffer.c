@@ -143,11 +143,12 @@ struct buffer *buffer_free(struct buffer *buffer)
     struct core *core = buffer->core;
     struct arena *arena = buffer->arena;
 
-    ledger_drop(core, buffer->id); /* first: it must not come back without its scale */
-    if (buffer->scale)
-        buffer_free(buffer->scale);
-    if (buffer->parent)
-        buffer->parent->scale = NULL;
+    ledger_drop(core, buffer->id); /* first: it must not come back without its parts */
+    FOR_EACH_PART(part, buffer)
+        buffer_free(part);
+    for (unsigned i = 0; buffer->parent && i < PARTS; i++)
+        if (buffer->parent->parts[i] == buffer)
+            buffer->parent->parts[i] = NULL;
     if (buffer->model)
         buffer->model->n_buffers--;
     weight_remove(buffer);
@@ -173,7 +174,10 @@ struct buffer *buffer_get(struct core *core, uint64_t id)
 
 bool buffer_lacks_scales(const struct buffer *buffer)
 {
-    return hbm_codec_scale_bytes(buffer->encoding.codec) && !buffer->scale;
+    for (unsigned i = 0; i < PARTS; i++)
+        if (part_unit_bytes(i, buffer->encoding.codec) && !buffer->parts[i])
+            return true;
+    return false;
 }
 
 uint64_t buffer_raw_size(const struct buffer *buffer)
@@ -193,9 +197,18 @@ void buffer_count_lease(struct buffer *buffer, int n)
         model->n_buffer_leases += (uint32_t)n;
 }
 
+bool buffer_parts_are_leased(const struct buffer *buffer)
+{
+    bool leased = false;
+
+    FOR_EACH_PART(part, buffer)
+        leased |= part->n_leases != 0;
+    return leased;
+}
+
 bool buffer_is_leased(const struct buffer *buffer)
 {
-    return buffer->n_leases || (buffer->model && buffer->model->n_leases) || (buffer->scale && buffer->scale->n_leases);
+    return buffer->n_leases || (buffer->model && buffer->model->n_leases) || buffer_parts_are_leased(buffer);
 }
 
 const struct packed *buffer_packed(const struct buffer *buffer)
@@ -203,11 +216,20 @@ const struct packed *buffer_packed(const struct buffer *buffer)
     return packing_find(buffer->arena->extent->packing, buffer->id);
 }
 
+uint64_t buffer_parts_size(const struct buffer *buffer)
+{
+    uint64_t bytes = 0;
+
+    FOR_EACH_PART(part, buffer)
+        bytes += part->size;
+    return bytes;
+}
+
 uint64_t buffer_stored_size(const struct buffer *buffer)
 {
     const struct packed *packed = buffer_packed(buffer);
 
-    return packed ? packed->bytes : buffer->size + (buffer->scale ? buffer->scale->size : 0);
+    return packed ? packed->bytes : buffer->size + buffer_parts_size(buffer);
 }
 
 void buffer_release(struct buffer *buffer)

@@ -3,6 +3,7 @@
 
 #include "daemon/core/arena.h"
 #include "daemon/core/packing.h"
+#include "daemon/core/part.h"
 
 struct model;
 
@@ -14,8 +15,8 @@ struct buffer {
     struct list model_node; /* model->buffers; unlinked if none */
     struct arena *arena;
     struct model *model;    /* weak; NULL if none */
-    struct buffer *parent;  /* of a scale: the encoded buffer; else NULL */
-    struct buffer *scale;   /* weak; NULL if none */
+    struct buffer *parent;  /* of a part (daemon/core/part.h): the encoded buffer; else NULL */
+    struct buffer *parts[PARTS]; /* weak; NULL: it has none such */
     char *name;             /* full: "MODEL/TENSOR"; NULL if none */
     char *second_name;      /* only while it is being renamed */
     bool listed;            /* the name finds it; false while its model is being replaced or is a replacement */
@@ -44,7 +45,7 @@ struct buffer_spec {
 
 /* Charges the account, takes the name. NULL with error (EXISTS, LIMIT, INVALID, NO_MEMORY) and detail. */
 struct buffer *buffer_new(struct arena *arena, const struct buffer_spec *spec, int *error, char *detail);
-/* Unlinks it everywhere, its scale with it, its arena with the last buffer; ledger tombstones. Returns NULL. */
+/* Unlinks it everywhere, its parts with it, its arena with the last buffer; ledger tombstones. Returns NULL. */
 struct buffer *buffer_free(struct buffer *buffer);
 /* Takes its name (0, EXISTS or NO_MEMORY with detail), and lets it go. */
 int buffer_list(struct buffer *buffer, char *detail);
@@ -62,7 +63,10 @@ bool buffer_lacks_scales(const struct buffer *buffer);
 uint64_t buffer_raw_size(const struct buffer *buffer);
 /* How it lies in its arena's packed extent; NULL: as it is. */
 const struct packed *buffer_packed(const struct buffer *buffer);
-/* Bytes that it takes where it lies, its scales included. */
+uint64_t buffer_parts_size(const struct buffer *buffer);
+/* Somebody has one of its parts attached by itself. */
+bool buffer_parts_are_leased(const struct buffer *buffer);
+/* Bytes that it takes where it lies, its parts included. */
 uint64_t buffer_stored_size(const struct buffer *buffer);
 /* One more (or less) lease on it by itself. */
 void buffer_count_lease(struct buffer *buffer, int n);

@@ -7,8 +7,8 @@
 #include "daemon/core/coming.h"
 #include "daemon/core/ledger.h"
 #include "daemon/core/pressure.h"
+#include "daemon/core/part.h"
 #include "daemon/core/receipt.h"
-#include "daemon/core/scale.h"
 #include "daemon/core/weight.h"
 
 static bool changes_form(const struct plan *plan)
@@ -33,16 +33,20 @@ int commit_check(struct transition *transition, const struct plan *plan, struct 
     return HBM_E_BUSY;
 }
 
-/* A scale that is leased by itself has a holder who counts on it: it can't be taken away. */
+/* A part that is leased by itself has a holder who counts on it: it can't be taken away. */
 static int check_placement(struct transition *transition, const struct placement *placement)
 {
     struct buffer *buffer = buffer_get(transition->core, placement->buffer);
 
-    if (!buffer || placement->scale_size || !buffer->scale || !buffer->scale->n_leases)
-        return 0;
-    snprintf(transition->detail, sizeof(transition->detail), "%.200s is attached",
-             buffer->scale->name ? buffer->scale->name : "its scale");
-    return HBM_E_BUSY;
+    for (unsigned i = 0; buffer && i < PARTS; i++) {
+        const struct buffer *part = buffer->parts[i];
+        if (!part || !part->n_leases || placement->parts[i].size)
+            continue;
+        snprintf(transition->detail, sizeof(transition->detail), "%.200s%s is attached",
+                 part->name ? part->name : "its ", part->name ? "" : part_suffix(i));
+        return HBM_E_BUSY;
+    }
+    return 0;
 }
 
 static int check_now(struct transition *transition, const struct plan *plan)
@@ -75,11 +79,13 @@ static int prepare(struct transition *transition, struct plan *plan)
         struct buffer *buffer = buffer_get(transition->core, placement->buffer);
         int error = 0;
 
-        if (!buffer || !placement->scale_size || buffer->scale)
-            continue;
-        if (!scale_new(buffer, placement, &error, transition->detail))
-            return error;
-        placement->made_scale = true;
+        for (unsigned part = 0; buffer && part < PARTS; part++) {
+            if (!placement->parts[part].size || buffer->parts[part])
+                continue;
+            if (!part_new(buffer, part, placement, &error, transition->detail))
+                return error;
+            placement->made[part] = true;
+        }
     }
     return 0;
 }
@@ -87,11 +93,13 @@ static int prepare(struct transition *transition, struct plan *plan)
 static void undo_prepare(struct transition *transition, struct plan *plan)
 {
     for (size_t i = 0; i < plan->n_placements; i++) {
-        struct buffer *buffer =
-            plan->placements[i].made_scale ? buffer_get(transition->core, plan->placements[i].buffer) : NULL;
-        if (buffer && buffer->scale)
-            buffer_free(buffer->scale);
-        plan->placements[i].made_scale = false;
+        struct placement *placement = &plan->placements[i];
+        struct buffer *buffer = buffer_get(transition->core, placement->buffer);
+        for (unsigned part = 0; part < PARTS; part++) {
+            if (placement->made[part] && buffer && buffer->parts[part])
+                buffer_free(buffer->parts[part]);
+            placement->made[part] = false;
+        }
     }
 }
 
@@ -118,10 +126,10 @@ static void place(struct core *core, const struct placement *placement)
         buffer->has_receipt = true;
         receipt_tell(buffer);
     }
-    if (buffer->scale && !placement->scale_size)
-        buffer_free(buffer->scale);
-    if (buffer->scale)
-        scale_place(buffer->scale, buffer, placement);
+    FOR_EACH_PART(part, buffer)
+        if (!placement->parts[part_number].size)
+            buffer_free(part);
+    parts_place(buffer, placement);
     ledger_put_buffer(core, buffer);
 }
 

@@ -6,8 +6,8 @@
 
 #include "daemon/base/cleanup.h"
 #include "daemon/core/ledger.h"
+#include "daemon/core/part.h"
 #include "daemon/core/receipt.h"
-#include "daemon/core/scale.h"
 
 /* NAME@CODEC, and what the codec's scales are shared by: w@int8.channel0, w@int8.group128, w@fp16. */
 static void default_name(const struct buffer *buffer, const struct hbm_encoding *encoding, char *name, size_t size)
@@ -29,7 +29,7 @@ static int choose_copy(const struct buffer *buffer, const struct principal *who,
                        struct recode *recode, const char **why)
 {
     const struct compress_args *args = context;
-    char name[HBM_NAME_MAX + 64], scale[HBM_NAME_MAX + 80];
+    char name[HBM_NAME_MAX + 64], part[HBM_NAME_MAX + 80];
     int error = compress_encoding(buffer, &args->encoding, &recode->encoding, why);
 
     recode->min_sqnr_db = args->min_sqnr_db;
@@ -45,15 +45,17 @@ static int choose_copy(const struct buffer *buffer, const struct principal *who,
         *why = "it has no name that the copy's could follow from: say what to call the copy";
         return HBM_E_INVALID;
     }
-    snprintf(scale, sizeof(scale), "%s.scale", name);
-    if (!name_is_valid(scale, why))
-        return HBM_E_INVALID;
-    if (names_find(&buffer->core->buffer_names, who->owner, name) ||
-        names_find(&buffer->core->buffer_names, who->owner, scale)) {
-        *why = "the copy's name is taken";
-        return HBM_E_EXISTS;
+    bool taken = names_find(&buffer->core->buffer_names, who->owner, name) != NULL;
+    for (unsigned i = 0; i < PARTS; i++) {
+        part_name(i, name, part, sizeof(part));
+        if (!name_is_valid(part, why))
+            return HBM_E_INVALID;
+        taken |= names_find(&buffer->core->buffer_names, who->owner, part) != NULL;
     }
-    return 0;
+    if (!taken)
+        return 0;
+    *why = "the copy's name is taken";
+    return HBM_E_EXISTS;
 }
 
 /* ---- When all are encoded: their catalog entries ---- */
@@ -90,7 +92,10 @@ static struct buffer *make_buffer(struct arena *arena, const struct placement *p
     buffer->has_receipt = placement->has_receipt;
     buffer->receipt = placement->receipt;
     buffer->quality = placement->quality;
-    return placement->scale_size && !scale_new(buffer, placement, error, detail) ? NULL : buffer;
+    for (unsigned i = 0; i < PARTS; i++)
+        if (placement->parts[i].size && !part_new(buffer, i, placement, error, detail))
+            return NULL;
+    return buffer;
 }
 
 static void drop_arena(struct arena *arena)
@@ -153,8 +158,7 @@ static void remember(struct moving *moving, struct arena *arena, const struct pl
     for (size_t i = 0; i < plan->n_placements; i++) {
         struct buffer *copy = buffer_get(moving->core, made[i]);
         ledger_put_buffer(moving->core, copy);
-        if (copy->scale)
-            scale_place(copy->scale, copy, &plan->placements[i]);
+        parts_place(copy, &plan->placements[i]);
         show_copy(op, plan->placements[i].buffer, copy);
         receipt_tell(copy);
     }

@@ -35,7 +35,7 @@ int encoding_for(const struct buffer *buffer, const struct hbm_encoding *asked, 
     *encoding = with_defaults(buffer, *asked);
     hbm_shape_elements(buffer->dims, buffer->rank, &elements);
     if (buffer->parent)
-        *why = "it holds the scales of another buffer";
+        *why = "it holds the scales or zero points of another buffer";
     else if (buffer->encoding.codec != HBM_CODEC_RAW)
         *why = "it is compressed already: decompress it first";
     else if (!hbm_dtype_codable(buffer->dtype))

@@ -65,8 +65,8 @@ void model_unlist(struct model *model)
     list_for_each(node, &model->buffers) {
         struct buffer *buffer = list_entry(node, struct buffer, model_node);
         buffer_unlist(buffer);
-        if (buffer->scale)
-            buffer_unlist(buffer->scale);
+        FOR_EACH_PART(part, buffer)
+            buffer_unlist(part);
     }
     model_wake_waiters(model);
 }
@@ -83,8 +83,8 @@ int model_list(struct model *model, char *detail)
     list_for_each(node, &model->buffers) {
         struct buffer *buffer = list_entry(node, struct buffer, model_node);
         error = buffer_list(buffer, detail);
-        if (!error && buffer->scale)
-            error = buffer_list(buffer->scale, detail);
+        FOR_EACH_PART(part, buffer)
+            error = error ? error : buffer_list(part, detail);
         if (error) {
             model_unlist(model);
             return error;
@@ -186,8 +186,6 @@ void model_bytes(const struct model *model, uint64_t bytes[HBM_PLACES])
     memset(bytes, 0, HBM_PLACES * sizeof(*bytes));
     list_for_each(node, &model->buffers) {
         const struct buffer *buffer = list_entry(node, struct buffer, model_node);
-        bytes[arena_tier(buffer->arena)] += buffer->size;
-        if (buffer->scale)
-            bytes[arena_tier(buffer->arena)] += buffer->scale->size;
+        bytes[arena_tier(buffer->arena)] += buffer->size + buffer_parts_size(buffer);
     }
 }

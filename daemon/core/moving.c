@@ -41,7 +41,7 @@ void op_row_show(struct op_row *row, const struct buffer *buffer)
     row->park = buffer->park.encoding;
     row->packed = packed ? packed->encoding : (struct hbm_encoding){0};
     row->stored = buffer_stored_size(buffer);
-    row->size = buffer->size + (buffer->scale ? buffer->scale->size : 0);
+    row->size = buffer->size + buffer_parts_size(buffer);
     row->bytes_after = row->size;
     row->has_receipt = buffer->has_receipt;
     row->receipt = buffer->receipt;

@@ -101,7 +101,9 @@ static int choose(struct packing *packing, const struct arena *arena, const stru
 /* What a piece may be cut into. */
 struct rows {
     uint64_t n;                 /* in all */
-    uint64_t raw, scales; /* bytes of one */
+    uint64_t raw;               /* bytes of one */
+    uint64_t units;             /* of one */
+    unsigned codec;
     uint64_t bits;        /* of its data; together they come to whole bytes */
     uint64_t at_once;     /* cuts are at multiples, if so many fit */
 };
@@ -147,15 +149,29 @@ static uint64_t data_of(const struct rows *rows, uint64_t n)
     return (n * rows->bits + 7) / 8;
 }
 
+/* Of the scales and zero points of n rows, from the first. */
+static uint64_t units_end(const struct rows *rows, uint64_t n)
+{
+    uint64_t zero, end = 0;
+
+    job_units_layout(rows->codec, n * rows->units, &zero, &end);
+    return end;
+}
+
+static uint64_t unit_bytes(const struct rows *rows)
+{
+    return hbm_codec_scale_bytes(rows->codec) + hbm_codec_zero_bytes(rows->codec);
+}
+
 static uint64_t bytes_of(const struct rows *rows, uint64_t n)
 {
-    return rows->scales ? align(data_of(rows, n)) + n * rows->scales : data_of(rows, n);
+    return rows->units ? align(data_of(rows, n)) + units_end(rows, n) : data_of(rows, n);
 }
 
 /* How many of the rows that are left fit between `at` and the next multiple of WINDOW; 0: none. */
 static uint64_t fitting(const struct rows *rows, uint64_t left, uint64_t at)
 {
-    uint64_t space = WINDOW - at % WINDOW, n = space * 8 / (rows->bits + rows->scales * 8);
+    uint64_t space = WINDOW - at % WINDOW, n = space * 8 / (rows->bits + rows->units * unit_bytes(rows) * 8);
 
     if (n >= left && bytes_of(rows, left) <= space)
         return left;
@@ -253,8 +269,9 @@ static struct rows rows_of(const struct buffer *buffer, const struct hbm_encodin
     }
     rows.raw = elements * wide;
     rows.bits = elements * hbm_dtype_bits(e->stored);
+    rows.codec = e->codec;
     if (hbm_codec_scale_bytes(e->codec) && hbm_encoding_units(e, one, 3, &units))
-        rows.scales = units * hbm_codec_scale_bytes(e->codec);
+        rows.units = units;
     return rows;
 }
 
@@ -285,10 +302,10 @@ static int add_encoded(struct cutter *cutter, const struct buffer *buffer, struc
         piece->receipt = (uint32_t)(packed - packing->packed);
         uint64_t data = (raw / wide * hbm_dtype_bits(encoding.stored) + 7) / 8;
         packing->bytes += data;
-        packed->bytes += data + n * rows.scales;
-        if (rows.scales) {
+        packed->bytes += data + n * rows.units * unit_bytes(&rows);
+        if (rows.units) {
             piece->scale_offset = align(packing->bytes);
-            packing->bytes = piece->scale_offset + n * rows.scales;
+            packing->bytes = piece->scale_offset + units_end(&rows, n);
         }
         done += raw;
         at += n;

@@ -18,7 +18,7 @@ struct parking {
 /* A buffer that lies encoded. */
 struct packed {
     uint64_t buffer; /* first: sorted by it */
-    uint64_t bytes;  /* data and scales */
+    uint64_t bytes;  /* data, scales and zero points */
     struct hbm_encoding encoding;
     double min_sqnr_db, max_error; /* while it is being packed */
 };

@@ -159,16 +159,21 @@ static void add_copy(struct plan *plan, uint64_t source, uint64_t target, uint64
             (struct step){.kind = STEP_COPY, .source_offset = source, .target_offset = target, .bytes = bytes};
 }
 
+/* A part lies at the next aligned place behind the one before it: ENCODE and DECODE go by that. */
+static uint64_t allot_part(struct plan *plan, struct placement *placement, unsigned part, uint64_t bytes)
+{
+    placement->parts[part].size = bytes;
+    placement->parts[part].offset = allot(plan, bytes);
+    return placement->parts[part].offset;
+}
+
 static void keep_form(struct plan *plan, const struct buffer *buffer, struct placement *placement)
 {
     *placement = (struct placement){.buffer = buffer->id, .size = buffer->size, .encoding = buffer->encoding};
     placement->offset = allot(plan, placement->size);
     add_copy(plan, buffer->offset, placement->offset, buffer->size);
-    if (!buffer->scale)
-        return;
-    placement->scale_size = buffer->scale->size;
-    placement->scale_offset = allot(plan, placement->scale_size);
-    add_copy(plan, buffer->scale->offset, placement->scale_offset, placement->scale_size);
+    FOR_EACH_PART(part, buffer)
+        add_copy(plan, part->offset, allot_part(plan, placement, part_number, part->size), part->size);
 }
 
 static void change_form(struct plan *plan, const struct buffer *buffer, struct placement *placement,
@@ -181,11 +186,10 @@ static void change_form(struct plan *plan, const struct buffer *buffer, struct p
     *placement = (struct placement){.buffer = buffer->id, .encoding = recode->encoding};
     hbm_shape_bytes(buffer->dims, buffer->rank, encode ? recode->encoding.stored : buffer->dtype, &placement->size);
     placement->offset = allot(plan, placement->size);
-    if (encode && hbm_codec_scale_bytes(recode->encoding.codec) &&
-        hbm_encoding_units(&recode->encoding, buffer->dims, buffer->rank, &units)) {
-        placement->scale_size = units * hbm_codec_scale_bytes(recode->encoding.codec);
-        placement->scale_offset = allot(plan, placement->scale_size);
-    }
+    hbm_encoding_units(&recode->encoding, buffer->dims, buffer->rank, &units);
+    for (unsigned i = 0; i < PARTS; i++)
+        if (part_unit_bytes(i, recode->encoding.codec))
+            allot_part(plan, placement, i, units * part_unit_bytes(i, recode->encoding.codec));
     *step = (struct step){
         .kind = encode ? STEP_ENCODE : STEP_DECODE,
         .min_sqnr_db = recode->min_sqnr_db,
@@ -199,7 +203,8 @@ static void change_form(struct plan *plan, const struct buffer *buffer, struct p
     memcpy(step->code.dims, buffer->dims, sizeof(step->code.dims));
     step->code.raw_offset = encode ? buffer->offset : placement->offset;
     step->code.data_offset = encode ? placement->offset : buffer->offset;
-    step->code.scale_offset = encode ? placement->scale_offset : buffer->scale ? buffer->scale->offset : 0;
+    const struct buffer *scale = buffer->parts[PART_SCALE];
+    step->code.scale_offset = encode ? placement->parts[PART_SCALE].offset : scale ? scale->offset : 0;
 }
 
 int plan_recode(struct plan *plan, struct arena *arena, const struct recode *recodes, size_t n, bool only)
@@ -219,7 +224,7 @@ int plan_recode(struct plan *plan, struct arena *arena, const struct recode *rec
         const struct buffer *buffer = list_entry(node, struct buffer, arena_node);
         const struct recode *recode = recode_of(recodes, n, buffer->id);
 
-        if (buffer->parent || (only && !recode)) /* scales go along with what they belong to */
+        if (buffer->parent || (only && !recode)) /* parts go along with what they belong to */
             continue;
         struct placement *placement = &plan->placements[plan->n_placements++];
         if (recode)

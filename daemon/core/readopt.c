@@ -110,7 +110,9 @@ static void free_unlisted(struct core *core)
         log_warning("ledger: the model of %s does not list it: it is a buffer of its own",
                     buffer->name ? buffer->name : "an unnamed buffer");
         if (!buffer->parent)
-            buffer->model->n_buffer_leases -= buffer->n_leases + (buffer->scale ? buffer->scale->n_leases : 0);
+            buffer->model->n_buffer_leases -= buffer->n_leases;
+        FOR_EACH_PART(part, buffer)
+            buffer->model->n_buffer_leases -= part->n_leases;
         buffer->model = NULL;
         buffer->keep = true;
         ledger_put_buffer(core, buffer);
@@ -161,7 +163,7 @@ static int adopt_all(struct readopt *readopt, struct rows rows)
     if (!error)
         error = each(readopt, rows, LEDGER_BUFFER, readopt_buffer);
     if (!error)
-        error = each_again(readopt, rows, LEDGER_BUFFER, readopt_scale);
+        error = each_again(readopt, rows, LEDGER_BUFFER, readopt_part);
     if (!error)
         error = each_again(readopt, rows, LEDGER_MODEL, readopt_model_order);
     if (!error)

@@ -22,8 +22,8 @@ int readopt_extent(struct readopt *readopt, struct ledger_row *row);
 int readopt_arena(struct readopt *readopt, struct ledger_row *row);
 int readopt_model(struct readopt *readopt, struct ledger_row *row);
 int readopt_buffer(struct readopt *readopt, struct ledger_row *row);
-/* After all buffers: links scales, and models with their buffers. */
-int readopt_scale(struct readopt *readopt, struct ledger_row *row);
+/* After all buffers: links parts, and models with their buffers. */
+int readopt_part(struct readopt *readopt, struct ledger_row *row);
 int readopt_model_order(struct readopt *readopt, struct ledger_row *row);
 int readopt_session(struct readopt *readopt, struct ledger_row *row);
 int readopt_lease(struct readopt *readopt, struct ledger_row *row);

@@ -249,7 +249,7 @@ static bool stands_for_its_arena(const struct buffer *buffer)
 {
     list_for_each (node, &buffer->arena->buffers) {
         const struct buffer *first = list_entry(node, struct buffer, arena_node);
-        if (first->model == buffer->model) /* a scale, which has none, may lie before it */
+        if (first->model == buffer->model) /* a part, which has none, may lie before it */
             return first == buffer;
     }
     return false;
@@ -346,13 +346,13 @@ int readopt_buffer(struct readopt *readopt, struct ledger_row *row)
     account_charge_anyway(account, ACCOUNT_BUFFERS, 1);
     core->n_buffers++;
     struct buffer *kept = TAKE_PTR(buffer); /* the catalog's now */
-    /* A model that lost its name to another has lost its buffers' names too; a scale's follows its parent's. */
+    /* A model that lost its name to another has lost its buffers' names too; a part's follows its parent's. */
     if (!listed || !kept->name || parent || (model && !model->listed))
         return 0;
     return list_again(&core->buffer_names, owner_scope(arena->owner, arena->shared), kept->name, kept, &kept->listed);
 }
 
-int readopt_scale(struct readopt *readopt, struct ledger_row *row)
+int readopt_part(struct readopt *readopt, struct ledger_row *row)
 {
     struct buffer *buffer = buffer_get(readopt->core, row->id);
     struct unpack *in = &row->payload;
@@ -364,10 +364,11 @@ int readopt_scale(struct readopt *readopt, struct ledger_row *row)
     struct buffer *parent = buffer_get(readopt->core, unpack_u64(in));
     if (!buffer || !parent || parent == buffer || parent->arena != buffer->arena)
         return 0;
-    if (parent->scale || parent->parent || buffer->scale) /* one each, and a scale has none */
+    unsigned part = buffer->dtype == part_dtype(PART_ZERO) ? PART_ZERO : PART_SCALE;
+    if (parent->parts[part] || parent->parent || buffer->parts[PART_SCALE] || buffer->parts[PART_ZERO]) /* one each, and a part has none */
         return 0;
     buffer->parent = parent;
-    parent->scale = buffer;
+    parent->parts[part] = buffer;
     int error = buffer->name && parent->listed ? buffer_list(buffer, ignored) : 0;
     return error == HBM_E_NO_MEMORY ? -ENOMEM : 0;
 }

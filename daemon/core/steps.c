@@ -284,7 +284,7 @@ int track_book(struct track *track, int reply)
         placement->receipt = job->reply.encode.receipt;
         placement->quality = job->reply.encode.quality;
         placement->receipt.bytes_before = before;
-        placement->receipt.bytes_after = placement->size + placement->scale_size;
+        placement->receipt.bytes_after = placement->size + placement->parts[PART_SCALE].size + placement->parts[PART_ZERO].size;
         placement->has_receipt = true;
         worked_ns = (uint64_t)(placement->receipt.seconds * 1e9);
         break;

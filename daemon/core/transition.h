@@ -11,12 +11,14 @@ struct placement {
     uint64_t buffer; /* id */
     uint64_t offset, size;
     struct hbm_encoding encoding;
-    uint64_t scale_offset, scale_size; /* 0 size: no scale */
+    struct {
+        uint64_t offset, size; /* 0 size: it has none such */
+    } parts[PARTS];
     bool has_receipt;
     struct hbm_receipt receipt;
     struct hbm_quality quality;
     /* own */
-    bool made_scale;
+    bool made[PARTS];
 };
 
 enum step_kind { STEP_COPY, STEP_ENCODE, STEP_DECODE, STEP_PACK, STEP_UNPACK };

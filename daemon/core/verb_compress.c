@@ -12,7 +12,7 @@ int compress_choose(const struct buffer *buffer, const struct principal *who, co
                     struct recode *recode, const char **why)
 {
     const struct compress_args *args = context;
-    char scale[HBM_NAME_MAX + 8];
+    char name[HBM_NAME_MAX];
 
     recode->min_sqnr_db = args->min_sqnr_db;
     recode->calibration = args->calibration;
@@ -22,20 +22,21 @@ int compress_choose(const struct buffer *buffer, const struct principal *who, co
         return HBM_E_DENIED;
     }
     int error = compress_encoding(buffer, &args->encoding, &recode->encoding, why);
-    if (error || !buffer->name || !hbm_codec_scale_bytes(recode->encoding.codec))
-        return error;
     /* Looked at before the work is done; taken when it is. */
-    snprintf(scale, sizeof(scale), "%s.scale", buffer->name);
-    if (strlen(scale) >= HBM_NAME_MAX) {
-        *why = "its name is too long for that of its scales to follow from it";
-        return HBM_E_INVALID;
+    for (unsigned i = 0; !error && buffer->name && i < PARTS; i++) {
+        if (!part_unit_bytes(i, recode->encoding.codec))
+            continue;
+        if (!part_name(i, buffer->name, name, sizeof(name))) {
+            *why = "its name is too long for that of its scales to follow from it";
+            return HBM_E_INVALID;
+        }
+        if (names_find(&buffer->core->buffer_names, owner_scope(buffer->arena->owner, buffer->arena->shared), name)) {
+            *why = i == PART_ZERO ? "another buffer has the name that its zero points would get (NAME.zero)"
+                                  : "another buffer has the name that its scales would get (NAME.scale)";
+            return HBM_E_EXISTS;
+        }
     }
-    if (names_find(&buffer->core->buffer_names, owner_scope(buffer->arena->owner, buffer->arena->shared),
-                   scale)) {
-        *why = "another buffer has the name that its scales would get (NAME.scale)";
-        return HBM_E_EXISTS;
-    }
-    return 0;
+    return error;
 }
 
 static int check_args(const struct compress_args *args, char *detail)

@@ -11,7 +11,7 @@ static int choose_raw(const struct buffer *buffer, const struct principal *who, 
     (void)context;
     recode->encoding = (struct hbm_encoding){.codec = HBM_CODEC_RAW, .stored = (uint8_t)buffer->dtype};
     if (buffer->parent)
-        *why = "it holds the scales of another buffer";
+        *why = "it holds the scales or zero points of another buffer";
     else if (buffer->encoding.codec == HBM_CODEC_RAW && !parked)
         *why = "it is not compressed";
     else if (buffer_lacks_scales(buffer))
@@ -26,8 +26,8 @@ static int choose_raw(const struct buffer *buffer, const struct principal *who, 
         *why = "it is another owner's, and not yours to write";
         return HBM_E_DENIED;
     }
-    if (buffer->scale && buffer->scale->n_leases) {
-        *why = "its scales are attached by themselves, and would go";
+    if (buffer_parts_are_leased(buffer)) {
+        *why = "its scales or zero points are attached by themselves, and would go";
         return HBM_E_BUSY;
     }
     return 0;

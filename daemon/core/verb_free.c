@@ -19,7 +19,7 @@ static int may_free(const struct buffer *buffer, const struct principal *who, ch
         return HBM_E_INVALID;
     }
     if (buffer->parent) {
-        snprintf(detail, HBM_DETAIL_MAX, "it holds the scales of %.150s and goes with it", buffer->parent->name ? buffer->parent->name : "a buffer");
+        snprintf(detail, HBM_DETAIL_MAX, "it holds the scales or zero points of %.150s and goes with it", buffer->parent->name ? buffer->parent->name : "a buffer");
         return HBM_E_INVALID;
     }
     if (buffer->arena->transition && !buffer->arena->transition->gives_way) {

@@ -68,9 +68,10 @@ static int add_names(struct model *model, const char *to, char *detail)
         struct buffer *buffer = list_entry(node, struct buffer, model_node);
         size_t size = (size_t)snprintf(full, sizeof(full), "%s%s", to, buffer->name + old_size);
         error = buffer_add_name(buffer, full, detail);
-        snprintf(full + size, sizeof(full) - size, ".scale");
-        if (!error && buffer->scale)
-            error = buffer_add_name(buffer->scale, full, detail);
+        FOR_EACH_PART(part, buffer) {
+            snprintf(full + size, sizeof(full) - size, "%s", part_suffix(part_number));
+            error = error ? error : buffer_add_name(part, full, detail);
+        }
         if (error)
             break;
     }
@@ -82,8 +83,8 @@ static void settle_names(struct model *model, bool renamed)
     list_for_each (node, &model->buffers) {
         struct buffer *buffer = list_entry(node, struct buffer, model_node);
         buffer_settle_name(buffer, renamed);
-        if (buffer->scale)
-            buffer_settle_name(buffer->scale, renamed);
+        FOR_EACH_PART(part, buffer)
+            buffer_settle_name(part, renamed);
     }
 }
 
@@ -107,9 +108,11 @@ static int rename_model(struct model *model, const char *to, char *detail)
         const struct buffer *buffer = list_entry(node, struct buffer, model_node);
         size_t size = (size_t)snprintf(full, sizeof(full), "%s%s", to, buffer->name + old_size);
         bool taken = size + sizeof(".scale") > HBM_NAME_MAX || names_find(&core->buffer_names, scope, full);
-        if (!taken && buffer->scale) {
-            snprintf(full + size, sizeof(full) - size, ".scale");
-            taken = names_find(&core->buffer_names, scope, full);
+        for (unsigned i = 0; !taken && i < PARTS; i++) {
+            if (!buffer->parts[i])
+                continue;
+            snprintf(full + size, sizeof(full) - size, "%s", part_suffix(i));
+            taken = names_find(&core->buffer_names, scope, full) != NULL;
         }
         if (taken) {
             snprintf(detail, HBM_DETAIL_MAX, "%.200s is too long or taken", full);
@@ -130,32 +133,51 @@ static int rename_model(struct model *model, const char *to, char *detail)
     return 0;
 }
 
-/* Its scale's name follows; both fit and are free, or neither is touched. */
-static int rename_buffer(struct buffer *buffer, const char *to, char *detail)
+static int check_part_names(const struct buffer *buffer, const char *to, char *detail)
 {
-    char scale[HBM_NAME_MAX + sizeof(".scale")], old[HBM_NAME_MAX], ignored[HBM_DETAIL_MAX];
     struct owner scope = owner_scope(buffer->arena->owner, buffer->arena->shared);
+    char name[HBM_NAME_MAX + 16];
     const char *why;
 
-    if (!buffer->scale)
-        return buffer_rename(buffer, to, detail);
-    snprintf(scale, sizeof(scale), "%s.scale", to);
-    if (!name_is_valid(scale, &why)) {
-        snprintf(detail, HBM_DETAIL_MAX, "the name of its scales, NAME.scale: %.150s", why);
-        return HBM_E_INVALID;
+    FOR_EACH_PART(part, buffer) {
+        part_name(part_number, to, name, sizeof(name));
+        if (!name_is_valid(name, &why)) {
+            snprintf(detail, HBM_DETAIL_MAX, "the name of its scales, NAME%s: %.150s", part_suffix(part_number), why);
+            return HBM_E_INVALID;
+        }
+        const struct buffer *other = names_find(&buffer->core->buffer_names, scope, name);
+        if (other && other != buffer && other->parent != buffer) {
+            snprintf(detail, HBM_DETAIL_MAX, "%.200s", name);
+            return HBM_E_EXISTS;
+        }
     }
-    const struct buffer *other = names_find(&buffer->core->buffer_names, scope, scale);
-    if (other && other != buffer && other != buffer->scale) {
-        snprintf(detail, HBM_DETAIL_MAX, "%.200s", scale);
-        return HBM_E_EXISTS;
-    }
-    snprintf(old, sizeof(old), "%s", buffer->name ? buffer->name : "");
+    return 0;
+}
+
+static int rename_all(struct buffer *buffer, const char *to, char *detail)
+{
+    char name[HBM_NAME_MAX + 16];
     int error = buffer_rename(buffer, to, detail);
+
+    FOR_EACH_PART(part, buffer) {
+        part_name(part_number, to, name, sizeof(name));
+        error = error ? error : buffer_rename(part, name, detail);
+    }
+    return error;
+}
+
+/* Its parts' names follow; all fit and are free, or none is touched. */
+static int rename_buffer(struct buffer *buffer, const char *to, char *detail)
+{
+    char old[HBM_NAME_MAX], ignored[HBM_DETAIL_MAX];
+    int error = check_part_names(buffer, to, detail);
+
     if (error)
         return error;
-    error = buffer_rename(buffer->scale, scale, detail);
+    snprintf(old, sizeof(old), "%s", buffer->name ? buffer->name : "");
+    error = rename_all(buffer, to, detail);
     if (error && *old)
-        buffer_rename(buffer, old, ignored);
+        rename_all(buffer, old, ignored);
     return error;
 }
 

@@ -64,7 +64,7 @@ static int add_buffer(struct table_builder *builder, const struct buffer *buffer
     return table_add_buffer(builder, &row, buffer->name ? buffer->name + prefix : "");
 }
 
-/* An encoded buffer's scales follow it, as "TENSOR.scale": what reads the one needs the other. */
+/* An encoded buffer's parts follow it, as "TENSOR.scale" and "TENSOR.zero": what reads the one needs the others. */
 static int add_buffers(struct table_builder *builder, const struct lease *lease, const struct place *places)
 {
     size_t prefix = strlen(lease->model->name) + 1; /* "MODEL/" */
@@ -74,8 +74,8 @@ static int add_buffers(struct table_builder *builder, const struct lease *lease,
         struct place key = {.arena = buffer->arena};
         const struct place *place = bsearch(&key, places, lease->n_mappings, sizeof(key), by_address);
         int error = place ? add_buffer(builder, buffer, place->index, prefix) : -ESTALE;
-        if (!error && buffer->scale)
-            error = add_buffer(builder, buffer->scale, place->index, prefix);
+        FOR_EACH_PART(part, buffer)
+            error = error ? error : add_buffer(builder, part, place->index, prefix);
         if (error)
             return error;
     }

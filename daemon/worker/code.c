@@ -13,7 +13,9 @@
 struct forms {
     struct codec_job codec;
     struct view source, target;
-    uint64_t raw_bytes, data_bytes, scale_bytes;
+    uint64_t raw_bytes, data_bytes;
+    uint64_t zero, units_bytes; /* from the scales: zero points, and the end of all */
+    uint64_t stored_bytes;      /* without what aligns them */
 };
 
 static bool fits(uint64_t offset, uint64_t bytes, uint64_t size)
@@ -36,11 +38,12 @@ static int measure(struct forms *f, const struct job_code *code, const struct jo
         !hbm_shape_bytes(code->dims, code->rank, hbm_codec_stored_dtype(e->codec), &f->data_bytes) ||
         (hbm_codec_scale_bytes(e->codec) && !hbm_encoding_units(e, code->dims, code->rank, &units)))
         return fail(failure, HBM_E_BAD_REQUEST, "the shape overflows");
-    if (__builtin_mul_overflow(units, (uint64_t)hbm_codec_scale_bytes(e->codec), &f->scale_bytes))
+    if (!job_units_layout(e->codec, units, &f->zero, &f->units_bytes))
         return fail(failure, HBM_E_BAD_REQUEST, "the scales overflow");
     if (!fits(code->raw_offset, f->raw_bytes, raw->size) || !fits(code->data_offset, f->data_bytes, stored->size) ||
-        !fits(code->scale_offset, f->scale_bytes, stored->size))
+        !fits(code->scale_offset, f->units_bytes, stored->size))
         return fail(failure, HBM_E_BAD_REQUEST, "a buffer is not aligned or reaches beyond its extent");
+    f->stored_bytes = f->data_bytes + units * (hbm_codec_scale_bytes(e->codec) + hbm_codec_zero_bytes(e->codec));
     f->codec.rank = code->rank;
     f->codec.dtype = code->dtype;
     f->codec.encoding = *e;
@@ -64,6 +67,15 @@ static int open_forms(struct job *job, struct forms *f, const struct job_extent 
         return job->failure.error;
     }
     return 0;
+}
+
+static void place_stored(struct forms *f, const struct job_code *code, unsigned char *stored)
+{
+    unsigned char *scale = stored + code->scale_offset;
+
+    f->codec.data = stored + code->data_offset;
+    f->codec.scale = hbm_codec_scale_bytes(code->encoding.codec) ? (float *)scale : NULL;
+    f->codec.zero = hbm_codec_zero_bytes(code->encoding.codec) ? (int32_t *)(scale + f->zero) : NULL;
 }
 
 static void close_forms(struct forms *f)
@@ -212,12 +224,11 @@ void job_encode(struct job *job)
         open_forms(job, &f, &r->source, &r->target))
         return;
     f.codec.raw_in = f.source.bytes + r->code.raw_offset;
-    f.codec.data = f.target.bytes + r->code.data_offset;
-    f.codec.scale = f.scale_bytes ? (float *)(f.target.bytes + r->code.scale_offset) : NULL;
+    place_stored(&f, &r->code, f.target.bytes);
     if (!range_find(&r->calibration, &f.codec, &job->failure) && !encode(job, &f.codec, receipt, quality)) {
         tell_range(&r->calibration, &f.codec, quality);
         receipt->bytes_before = f.raw_bytes;
-        receipt->bytes_after = f.data_bytes + f.scale_bytes;
+        receipt->bytes_after = f.stored_bytes;
         check_quality(r, receipt, &job->failure);
     }
     close_forms(&f);
@@ -233,8 +244,7 @@ void job_decode(struct job *job)
         open_forms(job, &f, &r->source, &r->target))
         return;
     f.codec.raw_out = f.target.bytes + r->code.raw_offset;
-    f.codec.data = f.source.bytes + r->code.data_offset;
-    f.codec.scale = f.scale_bytes ? (float *)(f.source.bytes + r->code.scale_offset) : NULL;
+    place_stored(&f, &r->code, f.source.bytes);
     decode(job, &f.codec);
     close_forms(&f);
     job->reply.decode.nanoseconds = monotonic_ns() - start;

@@ -128,6 +128,8 @@ struct codec_job code_cut_piece(const struct code_cut *cut, uint64_t index)
     piece.data = (unsigned char *)piece.data + before * cut->bits / 8;
     if (piece.scale)
         piece.scale += before * cut->scales;
+    if (piece.zero)
+        piece.zero += before * cut->scales;
     return piece;
 }
 

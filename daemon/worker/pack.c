@@ -87,9 +87,10 @@ static struct codec_job codec_of(struct packing *p, const struct pack_batch *bat
 
     codec.raw_in = codec.raw_out = p->raw.view.bytes + piece->raw_offset;
     codec.data = scratch + (piece->data_offset - batch->offset);
-    codec.scale = hbm_codec_scale_bytes(piece->encoding.codec)
-                      ? (float *)(scratch + (piece->scale_offset - batch->offset))
-                      : NULL;
+    if (hbm_codec_scale_bytes(piece->encoding.codec))
+        codec.scale = (float *)(scratch + (piece->scale_offset - batch->offset));
+    if (hbm_codec_zero_bytes(piece->encoding.codec))
+        codec.zero = (int32_t *)(scratch + (piece->scale_offset - batch->offset) + piece_zero(piece));
     if (hbm_codec_varies(piece->encoding.codec)) {
         codec.data_bytes = piece->scale_offset - piece->data_offset;
         codec.code = p->plan.codes ? &p->plan.codes[piece->receipt] : NULL;

@@ -28,65 +28,79 @@ static bool lies_in(uint64_t offset, uint64_t bytes, uint64_t from, uint64_t to)
     return offset >= from && offset <= to && bytes <= to - offset;
 }
 
+struct sizes {
+    uint64_t raw, data;
+    uint64_t units, zero, end; /* zero points and the end of all units, counted from the scales */
+};
+
 /* Of a piece that codec_supported takes, or that is copied: sizes that do not overflow. False else. */
-static bool measure(const struct job_piece *piece, uint64_t *raw, uint64_t *data, uint64_t *scale)
+static bool measure(const struct job_piece *piece, struct sizes *sizes)
 {
     const struct hbm_encoding *e = &piece->encoding;
-    uint64_t units = 0;
 
-    *raw = *data = *scale = 0;
+    *sizes = (struct sizes){0};
     if (!piece_is_encoded(piece)) {
-        bool counts = hbm_shape_elements(piece->dims, RANK, raw);
-        *data = *raw;
+        bool counts = hbm_shape_elements(piece->dims, RANK, &sizes->raw);
+        sizes->data = sizes->raw;
         return counts;
     }
     if (hbm_codec_varies(e->codec)) {
-        *data = piece->scale_offset - piece->data_offset;
+        sizes->data = piece->scale_offset - piece->data_offset;
         return piece->scale_offset >= piece->data_offset && codec_supported(piece->dtype, e, piece->dims, RANK) &&
-               hbm_shape_bytes(piece->dims, RANK, piece->dtype, raw);
+               hbm_shape_bytes(piece->dims, RANK, piece->dtype, &sizes->raw);
     }
     return codec_supported(piece->dtype, e, piece->dims, RANK) &&
            (e->granularity != HBM_PER_CHANNEL || e->axis == 1) &&
-           hbm_shape_bytes(piece->dims, RANK, piece->dtype, raw) && hbm_shape_bytes(piece->dims, RANK, e->stored, data) &&
-           (!hbm_codec_scale_bytes(e->codec) || (hbm_encoding_units(e, piece->dims, RANK, &units) &&
-                                                 !__builtin_mul_overflow(units, sizeof(float), scale)));
+           hbm_shape_bytes(piece->dims, RANK, piece->dtype, &sizes->raw) &&
+           hbm_shape_bytes(piece->dims, RANK, e->stored, &sizes->data) &&
+           (!hbm_codec_scale_bytes(e->codec) || (hbm_encoding_units(e, piece->dims, RANK, &sizes->units) &&
+                                                 job_units_layout(e->codec, sizes->units, &sizes->zero, &sizes->end)));
+}
+
+uint64_t piece_zero(const struct job_piece *piece)
+{
+    struct sizes sizes;
+
+    measure(piece, &sizes);
+    return sizes.zero;
 }
 
 uint64_t piece_packed_bytes(const struct job_piece *piece)
 {
-    uint64_t raw, data, scale;
+    unsigned codec = piece->encoding.codec;
+    struct sizes sizes;
 
-    measure(piece, &raw, &data, &scale);
-    return data + scale;
+    measure(piece, &sizes);
+    return sizes.data + sizes.units * (hbm_codec_scale_bytes(codec) + hbm_codec_zero_bytes(codec));
 }
 
 /* *end: of what is packed so far. */
 static bool fits(const struct job_piece *piece, uint32_t n_receipts, uint64_t raw_size, uint64_t bytes, uint64_t *end)
 {
-    uint64_t raw, data, scale;
+    struct sizes sizes;
 
-    if (!measure(piece, &raw, &data, &scale) || !raw || !lies_in(piece->raw_offset, raw, 0, raw_size) ||
-        !lies_in(piece->data_offset, data, *end, bytes))
+    if (!measure(piece, &sizes) || !sizes.raw || !lies_in(piece->raw_offset, sizes.raw, 0, raw_size) ||
+        !lies_in(piece->data_offset, sizes.data, *end, bytes))
         return false;
-    *end = piece->data_offset + data;
+    *end = piece->data_offset + sizes.data;
     if (!piece_is_encoded(piece))
         return true;
     if (piece->receipt >= n_receipts || piece->data_offset % HBM_ALIGN || piece->raw_offset % (hbm_dtype_bits(piece->dtype) / 8))
         return false;
-    if (!scale)
+    if (!sizes.end)
         return true;
-    if (piece->scale_offset % HBM_ALIGN || !lies_in(piece->scale_offset, scale, *end, bytes))
+    if (piece->scale_offset % HBM_ALIGN || !lies_in(piece->scale_offset, sizes.end, *end, bytes))
         return false;
-    *end = piece->scale_offset + scale;
+    *end = piece->scale_offset + sizes.end;
     return true;
 }
 
 static uint64_t piece_end(const struct job_piece *piece)
 {
-    uint64_t raw, data, scale;
+    struct sizes sizes;
 
-    measure(piece, &raw, &data, &scale);
-    return scale ? piece->scale_offset + scale : piece->data_offset + data;
+    measure(piece, &sizes);
+    return sizes.end ? piece->scale_offset + sizes.end : piece->data_offset + sizes.data;
 }
 
 /* Takes pieces until none crosses the end of the batch. */

@@ -37,7 +37,9 @@ static inline uint64_t piece_elements(const struct job_piece *piece)
     return piece->dims[0] * piece->dims[1] * piece->dims[2];
 }
 uint64_t piece_raw_bytes(const struct job_piece *piece);
-/* Data and scales, without what aligns them. */
+/* Where the zero points begin, counted from the scales. */
+uint64_t piece_zero(const struct job_piece *piece);
+/* Data, scales and zero points, without what aligns them. */
 uint64_t piece_packed_bytes(const struct job_piece *piece);
 /* All but where its bytes lie. */
 struct codec_job piece_codec(const struct job_piece *piece);

@@ -24,8 +24,9 @@ static uint64_t look_at_buffer(const struct buffer *buffer)
     mix(&digest, buffer_raw_size(buffer));
     mix(&digest, buffer->offset + buffer->size);
     mix(&digest, buffer->listed);
-    CHECK(!buffer->parent || buffer->parent->scale == buffer);
-    CHECK(!buffer->scale || buffer->scale->parent == buffer);
+    CHECK(!buffer->parent || buffer->parent->parts[PART_SCALE] == buffer || buffer->parent->parts[PART_ZERO] == buffer);
+    FOR_EACH_PART(part, buffer)
+        CHECK(part->parent == buffer);
     return digest;
 }
 

@@ -55,14 +55,14 @@ static bool spans(const struct job_extent *extent, uint64_t offset, uint64_t byt
 
 static bool can_code(const struct job_code *code, const struct job_extent *raw, const struct job_extent *coded)
 {
-    uint64_t bytes, elements, units;
+    uint64_t bytes, elements, units, zero, end;
 
     MUST(hbm_shape_bytes(code->dims, code->rank, code->dtype, &bytes));
     MUST(hbm_shape_elements(code->dims, code->rank, &elements));
     MUST(hbm_encoding_units(&code->encoding, code->dims, code->rank, &units));
     return spans(raw, code->raw_offset, bytes) &&
            spans(coded, code->data_offset, (elements * hbm_dtype_bits(code->encoding.stored) + 7) / 8) &&
-           spans(coded, code->scale_offset, units * hbm_codec_scale_bytes(code->encoding.codec));
+           job_units_layout(code->encoding.codec, units, &zero, &end) && spans(coded, code->scale_offset, end);
 }
 
 static bool can_file(const struct job *job, unsigned next)

@@ -78,7 +78,7 @@ static void got_lease(const struct ask *ask, const struct lease *lease)
         CHECK(!"a lease on scales of nothing known");
     }
     struct held *held = record(ask, lease);
-    for (unsigned i = 0; i < held->n_holdings && !held->scale; i++) {
+    for (unsigned i = 0; i < held->n_holdings && !held->part; i++) {
         const struct known *known = known_get(held->holdings[i].buffer);
         CHECK(known && !known->freed && may_map(&ask->client->who, known));
         CHECK(held->access == HBM_RO || ask->kind == ASK_ALLOC || may_write(&ask->client->who, known));

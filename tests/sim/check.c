@@ -43,7 +43,7 @@ static void freeze(const struct arena *arena)
         for (unsigned i = 0; i < held->n_holdings; i++) {
             struct holding *holding = &held->holdings[i];
             const struct known *known = known_get(holding->buffer);
-            if (!known && held->scale)
+            if (!known && held->part)
                 known = known_get(held->buffer);
             if (holding->frozen || !known || known->arena != arena->id || is_fresh(holding, arena))
                 continue;
@@ -90,7 +90,8 @@ static void check_buffer(struct known *known, const struct buffer *buffer)
     CHECK(buffer->keep == known->keep && (buffer->model ? buffer->model->id : 0) == known->model);
     CHECK(!strcmp(buffer->name ? buffer->name : "", known->name));
     CHECK(!buffer->model || !strncmp(known->name, buffer->model->name, strlen(buffer->model->name)));
-    CHECK(known->opaque || !hbm_codec_scale_bytes(buffer->encoding.codec) == !buffer->scale);
+    for (unsigned i = 0; i < PARTS && !known->opaque; i++)
+        CHECK(!part_unit_bytes(i, buffer->encoding.codec) == !buffer->parts[i]);
     CHECK(form.offset + form.size <= extent->size);
     CHECK(extent->lost == known->lost);
     CHECK(owner_equal(extent->account->owner, known->owner));  /* what was exported stays with its owner */
@@ -140,7 +141,9 @@ static void check_weight(const struct model *model)
 
     list_for_each (node, &model->buffers) {
         const struct buffer *buffer = list_entry(node, struct buffer, model_node);
-        leases += buffer->n_leases + (buffer->scale ? buffer->scale->n_leases : 0);
+        leases += buffer->n_leases;
+        FOR_EACH_PART(part, buffer)
+            leases += part->n_leases;
         all += buffer->size;
         away += arena_tier(buffer->arena) != HBM_TIER_DEVICE || buffer->arena->transition ? buffer->size : 0;
     }
@@ -188,7 +191,7 @@ static void check_name(struct owner scope, const char *name)
         CHECK(!wanted); /* one of a name */
         wanted = known;
     }
-    if (found && found->parent) /* scales: by their parent's name */
+    if (found && found->parent) /* a part: by its parent's name */
         CHECK(!wanted && !strncmp(found->name, found->parent->name, strlen(found->parent->name)));
     else
         CHECK((found ? found->id : 0) == (wanted ? wanted->id : 0));
@@ -315,8 +318,8 @@ static void check_leases(void)
         const struct lease *lease = lease_get(core(), held->id);
         CHECK(lease && lease->session->id == held->client->session && lease->access == held->access);
         CHECK((lease->model ? lease->model->id : 0) == held->model && lease->builder == held->builder);
-        CHECK(held->scale ? lease->buffer->parent->id == held->buffer
-                          : !lease->buffer || lease->buffer->id == held->buffer);
+        CHECK(held->part ? lease->buffer->id == held->part
+                         : !lease->buffer || lease->buffer->id == held->buffer);
         n++;
     }
     list_for_each (node, &core()->sessions)
@@ -328,8 +331,8 @@ static void check_leases(void)
         unsigned own = 0;
         list_for_each (inner, &sim.held) {
             const struct held *held = list_entry(inner, struct held, node);
-            own += buffer->parent ? held->scale && held->buffer == buffer->parent->id
-                                  : !held->scale && held->buffer == buffer->id;
+            own += buffer->parent ? held->part == buffer->id
+                                  : !held->part && held->buffer == buffer->id;
         }
         CHECK(buffer->n_leases == own);
     }

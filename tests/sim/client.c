@@ -372,7 +372,7 @@ void client_writes(struct client *client)
 {
     list_for_each (node, &sim.held) {
         struct held *held = list_entry(node, struct held, node);
-        if (held->client != client || !held->delivered || held->access != HBM_RW || held->scale)
+        if (held->client != client || !held->delivered || held->access != HBM_RW || held->part)
             continue;
         for (unsigned i = 0; i < held->n_holdings; i++) {
             struct holding *holding = &held->holdings[i];
@@ -393,7 +393,7 @@ void client_looks(struct client *client)
 {
     list_for_each (node, &sim.held) {
         const struct held *held = list_entry(node, struct held, node);
-        if (held->client != client || !held->delivered || held->scale)
+        if (held->client != client || !held->delivered || held->part)
             continue;
         for (unsigned i = 0; i < held->n_holdings; i++) {
             const struct holding *holding = &held->holdings[i];

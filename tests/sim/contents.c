@@ -32,12 +32,24 @@ static uint64_t get(int fd, uint64_t at, size_t size)
     return value;
 }
 
+/* Behind the scales. */
+static uint64_t zero_of(const struct hbm_encoding *encoding, const uint64_t *dims, unsigned rank, uint64_t scale_offset)
+{
+    uint64_t units = 0, zero, end;
+
+    if (!hbm_codec_zero_bytes(encoding->codec))
+        return 0;
+    CHECK(hbm_encoding_units(encoding, dims, rank, &units) && job_units_layout(encoding->codec, units, &zero, &end));
+    return scale_offset + zero;
+}
+
 struct form form_of(const struct buffer *buffer)
 {
     return (struct form){.offset = buffer->offset,
                          .size = buffer->size,
                          .encoding = buffer->encoding,
-                         .scale_offset = buffer->scale ? buffer->scale->offset : 0};
+                         .scale_offset = buffer->parts[PART_SCALE] ? buffer->parts[PART_SCALE]->offset : 0,
+                         .zero_offset = buffer->parts[PART_ZERO] ? buffer->parts[PART_ZERO]->offset : 0};
 }
 
 /* Where a raw buffer's first byte lies in a packed extent. */
@@ -62,8 +74,10 @@ struct form form_there(const struct buffer *buffer)
 
     if (packing && !packed) {
         form.offset = packed_offset(packing, form.offset);
-        if (buffer->scale)
+        if (form.scale_offset)
             form.scale_offset = packed_offset(packing, form.scale_offset);
+        if (form.zero_offset)
+            form.zero_offset = packed_offset(packing, form.zero_offset);
     }
     for (uint32_t i = 0; packed && i < packing->n_pieces; i++) {
         const struct job_piece *piece = &packing->pieces[i];
@@ -73,7 +87,8 @@ struct form form_there(const struct buffer *buffer)
                              .size = (piece->dims[0] * piece->dims[1] * piece->dims[2] *
                                           hbm_dtype_bits(piece->encoding.stored) + 7) / 8,
                              .encoding = piece->encoding,
-                             .scale_offset = piece->scale_offset};
+                             .scale_offset = piece->scale_offset,
+                             .zero_offset = zero_of(&piece->encoding, piece->dims, 3, piece->scale_offset)};
     }
     return form;
 }
@@ -87,6 +102,8 @@ void contents_write(int fd, const struct form *form, uint64_t tag)
     put(fd, form->offset + form->size - sizeof(value), &value, sizeof(value));
     if (hbm_codec_scale_bytes(form->encoding.codec))
         put(fd, form->scale_offset, &scale, sizeof(scale));
+    if (hbm_codec_zero_bytes(form->encoding.codec))
+        put(fd, form->zero_offset, &scale, sizeof(scale));
 }
 
 uint64_t contents_read(int fd, const struct form *form)
@@ -100,6 +117,9 @@ uint64_t contents_read(int fd, const struct form *form)
     /* A private copy has no scales of its own. */
     if (hbm_codec_scale_bytes(form->encoding.codec) &&
         (!form->scale_offset || get(fd, form->scale_offset, sizeof(uint32_t)) != scale_for(tag)))
+        return UINT64_MAX;
+    if (hbm_codec_zero_bytes(form->encoding.codec) &&
+        (!form->zero_offset || get(fd, form->zero_offset, sizeof(uint32_t)) != scale_for(tag)))
         return UINT64_MAX;
     return tag;
 }
@@ -228,7 +248,8 @@ static void recode(const struct job *job, bool encodes)
     uint64_t elements = 0;
     struct form raw = {.offset = code->raw_offset};
     struct form coded = {
-        .offset = code->data_offset, .scale_offset = code->scale_offset, .encoding = code->encoding};
+        .offset = code->data_offset, .scale_offset = code->scale_offset, .encoding = code->encoding,
+        .zero_offset = zero_of(&code->encoding, code->dims, code->rank, code->scale_offset)};
 
     CHECK(hbm_shape_elements(code->dims, code->rank, &elements));
     CHECK(hbm_shape_bytes(code->dims, code->rank, code->dtype, &raw.size));
@@ -249,7 +270,8 @@ static void recode(const struct job *job, bool encodes)
 static void move_piece(bool pack, const struct job_piece *piece, int raw_fd, int packed_fd)
 {
     static char bytes[1 << 16];
-    struct form coded = {.offset = piece->data_offset, .scale_offset = piece->scale_offset, .encoding = piece->encoding},
+    struct form coded = {.offset = piece->data_offset, .scale_offset = piece->scale_offset, .encoding = piece->encoding,
+                         .zero_offset = zero_of(&piece->encoding, piece->dims, 3, piece->scale_offset)},
                 raw = {.offset = piece->raw_offset};
     uint64_t elements = piece->dims[0] * piece->dims[1] * piece->dims[2], tag;
 

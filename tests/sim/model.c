@@ -127,7 +127,7 @@ void held_add(struct held *held, const struct lease *lease)
         held->on_gpu |= lease->mappings[i]->arena->device->is_cuda; /* a peer that it lies with meanwhile has it mapped for nobody */
     }
     if (buffer) {
-        held->scale = buffer->parent;
+        held->part = buffer->parent ? buffer->id : 0;
         held->buffer = buffer->parent ? buffer->parent->id : buffer->id;
         hold(held, buffer, lease);
     } else {

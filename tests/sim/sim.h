@@ -17,7 +17,7 @@
 
 /* How a buffer lies in its extent. */
 struct form {
-    uint64_t offset, size, scale_offset;
+    uint64_t offset, size, scale_offset, zero_offset;
     struct hbm_encoding encoding;
 };
 
@@ -100,8 +100,9 @@ struct holding {
 struct held {
     struct list node;
     struct client *client;
-    uint64_t id, buffer, model; /* one of these two; of a scale, the encoded buffer's */
-    bool scale, builder, delivered, on_gpu;
+    uint64_t id, buffer, model; /* one of these two; of a part, the encoded buffer's */
+    uint64_t part;              /* 0: it is on none */
+    bool builder, delivered, on_gpu;
     enum hbm_access access;
     unsigned n_slots, n_holdings;
     uint32_t slots[HOLDINGS];

@@ -55,7 +55,7 @@ static void compress_takes_a_quarter_and_decompress_gives_it_back(void **state)
     assert_int_equal(buffer->encoding.granularity, HBM_PER_CHANNEL);
     assert_int_equal(buffer->size, 64 * 4096);
     struct buffer *scale = named(&w, "w.scale");
-    assert_ptr_equal(scale, buffer->scale);
+    assert_ptr_equal(scale, buffer->parts[PART_SCALE]);
     assert_int_equal(scale->dtype, HBM_F32);
     assert_int_equal(scale->dims[0], 64);
     assert_int_equal(scale->offset % HBM_ALIGN, 0);
@@ -64,7 +64,7 @@ static void compress_takes_a_quarter_and_decompress_gives_it_back(void **state)
     assert_int_equal(decompress("w")->state, WIRE_OP_DONE);
     assert_int_equal(buffer->version, 3);
     assert_int_equal(buffer->encoding.codec, HBM_CODEC_RAW);
-    assert_null(buffer->scale);
+    assert_null(buffer->parts[PART_SCALE]);
     assert_null(names_find(&w.core->buffer_names, alice.owner, "w.scale"));
     assert_true(is_filled(buffer, 9));
     assert_int_equal(w.device->used[HBM_TIER_DEVICE], used);
@@ -164,7 +164,7 @@ static void a_writer_that_comes_meanwhile_makes_it_busy_at_the_end(void **state)
     assert_int_equal(error_of(&w, writer), 0);
     assert_int_equal(op_of(&w, question)->error, HBM_E_BUSY);
     assert_int_equal(buffer->version, 1);
-    assert_null(buffer->scale);
+    assert_null(buffer->parts[PART_SCALE]);
     world_check_books(&w);
 }
 
@@ -263,9 +263,9 @@ static void copies_are_named_after_codec_and_granularity(void **state)
     copy_of("w", "", (struct hbm_encoding){.codec = HBM_CODEC_INT8, .granularity = HBM_PER_TENSOR});
     copy_of("w", "", (struct hbm_encoding){.codec = HBM_CODEC_BF16, .granularity = 0xff});
     copy_of("w", "mine", (struct hbm_encoding){.codec = HBM_CODEC_INT8, .granularity = 0xff});
-    assert_int_equal(named(&w, "w@int8.group128")->scale->dims[0], 128);
-    assert_int_equal(named(&w, "w@int8.tensor")->scale->dims[0], 1);
-    assert_null(named(&w, "w@bf16")->scale);
+    assert_int_equal(named(&w, "w@int8.group128")->parts[PART_SCALE]->dims[0], 128);
+    assert_int_equal(named(&w, "w@int8.tensor")->parts[PART_SCALE]->dims[0], 1);
+    assert_null(named(&w, "w@bf16")->parts[PART_SCALE]);
     assert_non_null(named(&w, "mine.scale"));
     assert_int_equal(compress_error(alice, "w", (struct compress_args){.mode = WIRE_MODE_COPY, .as = "mine"}),
                      HBM_E_EXISTS);

@@ -152,7 +152,7 @@ static void check_contents(void)
         if (buffer->arena->extent->lost)
             continue;
         assert_true(buffer->offset + buffer->size <= buffer->arena->extent->size);
-        assert_int_equal(buffer->encoding.codec == HBM_CODEC_INT8, buffer->scale != NULL);
+        assert_int_equal(buffer->encoding.codec == HBM_CODEC_INT8, buffer->parts[PART_SCALE] != NULL);
         for (unsigned i = 0; buffer->name && i < sizeof(known) / sizeof(known[0]); i++) {
             if (strcmp(buffer->name, known[i].name))
                 continue;

@@ -30,10 +30,10 @@ static void a_rename_takes_the_scales_along_or_does_nothing(void **state)
     longest[sizeof(longest) - 1] = 0;
     assert_int_equal(rename_to("w", longest), HBM_E_INVALID);
     assert_ptr_equal(named(&w, "w"), buffer);
-    assert_ptr_equal(named(&w, "w.scale"), buffer->scale);
+    assert_ptr_equal(named(&w, "w.scale"), buffer->parts[PART_SCALE]);
     assert_int_equal(rename_to("w", "v"), 0);
     assert_ptr_equal(named(&w, "v"), buffer);
-    assert_ptr_equal(named(&w, "v.scale"), buffer->scale);
+    assert_ptr_equal(named(&w, "v.scale"), buffer->parts[PART_SCALE]);
 }
 
 /* A lease of it, from a builder; or what else comes. */

@@ -364,7 +364,9 @@ static void draw_buffer(FILE *out, const struct buffer *buffer)
             "buffer %" PRIx64 " %s listed %d arena %" PRIx64 " model %" PRIx64 " parent %" PRIx64 " scale %" PRIx64,
             buffer->id, buffer->name ? buffer->name : "-", buffer->listed, buffer->arena->id,
             buffer->model ? buffer->model->id : 0, buffer->parent ? buffer->parent->id : 0,
-            buffer->scale ? buffer->scale->id : 0);
+            buffer->parts[PART_SCALE] ? buffer->parts[PART_SCALE]->id : 0);
+    if (buffer->parts[PART_ZERO])
+        fprintf(out, " zero %" PRIx64, buffer->parts[PART_ZERO]->id);
     fprintf(out,
             " dtype %u rank %u dims %" PRIu64 " %" PRIu64 " at %" PRIu64 "+%" PRIu64
             " codec %d/%d/%d version %u leases %u keep %d receipt %d %g",
@@ -461,7 +463,9 @@ static void check_weights(const struct core *core)
         uint64_t all = 0, away = 0, leases = 0;
         list_for_each (inner, &model->buffers) {
             const struct buffer *buffer = list_entry(inner, struct buffer, model_node);
-            leases += buffer->n_leases + (buffer->scale ? buffer->scale->n_leases : 0);
+            leases += buffer->n_leases;
+            FOR_EACH_PART(part, buffer)
+                leases += part->n_leases;
             all += buffer->size;
             away += arena_tier(buffer->arena) != HBM_TIER_DEVICE || buffer->arena->transition ? buffer->size : 0;
         }
