@@ -15,6 +15,7 @@ static const struct codec_reference *const references[] = {
     [HBM_CODEC_FP8_E5M2] = &codec_reference_fp8_e5m2,
     [HBM_CODEC_FP16_SCALED] = &codec_reference_fp16_scaled,
     [HBM_CODEC_INT4] = &codec_reference_int4,
+    [HBM_CODEC_INT8_ASYM] = &codec_reference_int8_asym,
     [HBM_CODEC_BF16_LOSSLESS] = &codec_reference_bf16_lossless,
 };
 

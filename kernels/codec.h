@@ -16,6 +16,12 @@
  * is clipped.
  * int4, symmetric: scale = amax/7 (1 if amax is 0, the least normal if it is less); q = x * (1/scale), rounded half to
  * even, -7 to 7; NaN encodes as 0, +-inf as +-7. x' = q*scale, held within the finite floats. Nothing is clipped.
+ * int8-asym: above and below are how far the finite x of the unit reach from 0; scale = (above + below)/255 (the least normal
+ * if it is less), zero point = -128 + k, k = round-half-even(below/scale). If below/scale lies within 1/4 of k and
+ * that is not the least normal, the scale is below/k or above/(255 - k) instead, of the two by that which is farther; if
+ * above = below, it is above/127, and 1 if both are 0, and the zero point is 0. q = round-half-even(x/scale) + zero point, held
+ * within [-128, 127]; NaN encodes as the zero point, +-inf as 127 and -128. x' = (q - zero point)*scale, held within the finite
+ * floats. Nothing is clipped.
  * bf16-lossless: of bf16 and fp16 only, one stream of bytes (kernels/lossless.h) that decodes to the same bits, whatever they
  * are. How long it is, is known when it has been measured.
  * Decoding ends with the same saturating rounding to the raw dtype. A receipt's errors are those of x' before it:
@@ -53,7 +59,8 @@ struct codec_job {
 /* How it lies: codes in the order of the elements, those of 4 bits two a byte, the first in the low bits, over the whole
  * tensor (the last byte of an odd one ends with 0): as ONNX's INT4 and INT8, and as torch's int8, float8_e4m3fn and
  * float8_e5m2. Scales multiply what is stored, as those of ONNX's DequantizeLinear (of groups: blocked) and of
- * torch._scaled_mm do.
+ * torch._scaled_mm do. Zero points are 32-bit integers, one a scale, subtracted from what is stored before that: as those
+ * of torch.fake_quantize_per_channel_affine, torchao and oneDNN; ONNX's DequantizeLinear takes them cast to the codes' own type.
  * Units lie in the order of the tensor: channel i has scale[i]; group g of row r has scale[r*groups_a_row + g],
  * a row being one run along the last axis. */
 

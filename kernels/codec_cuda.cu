@@ -16,7 +16,7 @@ struct codec_row {
 };
 
 enum { RAW_F32, RAW_F16, RAW_BF16, RAW_TYPES };
-enum { CODECS = HBM_CODEC_INT4 + 1, GRANULARITIES = HBM_PER_GROUP + 1 };
+enum { CODECS = HBM_CODEC_INT8_ASYM + 1, GRANULARITIES = HBM_PER_GROUP + 1 };
 
 /* clang-format off */
 #define NONE {nullptr, nullptr, nullptr, nullptr}
@@ -41,11 +41,13 @@ static const struct codec_row table[CODECS][RAW_TYPES][GRANULARITIES] = {
     OF_RAW_TYPES(ANY_UNITS_ROW, fp8_e5m2),
     OF_RAW_TYPES(TENSOR_ROW, fp16_scaled),
     OF_RAW_TYPES(GROUPS_ROW, int4_packed),
+    OF_RAW_TYPES(ANY_UNITS_ROW, int8_asym),
 };
 
 static_assert(HBM_CODEC_RAW == 0 && HBM_CODEC_FP16 == 1 && HBM_CODEC_BF16 == 2 && HBM_CODEC_INT8 == 3 &&
                   HBM_CODEC_FP8_E4M3 == 4 && HBM_CODEC_FP8_E5M2 == 5 &&
-                  HBM_CODEC_FP16_SCALED == 6 && HBM_CODEC_INT4 == 7,
+                  HBM_CODEC_FP16_SCALED == 6 && HBM_CODEC_INT4 == 7 &&
+                  HBM_CODEC_INT8_ASYM == 8,
               "the table's rows follow codecs.def");
 
 static const struct codec_row *row_of(const struct codec_job *job)

@@ -34,6 +34,7 @@ UNIT_LAUNCHES(fp8_e4m3);
 UNIT_LAUNCHES(fp8_e5m2);
 UNIT_LAUNCHES(fp16_scaled);
 UNIT_LAUNCHES(int4_packed);
+UNIT_LAUNCHES(int8_asym);
 /* Of codecs that vary, a stream each: no view is common to them. */
 int lossless_encode_cuda(const struct codec_job *job, struct codec_tally *tally, cudaStream_t stream);
 int lossless_decode_cuda(const struct codec_job *job, cudaStream_t stream);

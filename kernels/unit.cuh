@@ -11,6 +11,8 @@
  *   value(code, params)        one element, by the words of the reference */
 #pragma once
 
+#include <climits>
+
 #include "kernels/chunk.cuh"
 #include "kernels/packed.cuh"
 #include "kernels/tally.cuh"
@@ -68,6 +70,45 @@ struct amax_range {
     __device__ __forceinline__ void gathered(const unit_arrays &all, uint64_t unit)
     {
         most = __float_as_uint(all.scale[unit]);
+    }
+};
+
+/* How far the finite elements reach below 0 and above it, as bits. In two passes these gather where the zero point and the
+ * scale will be. */
+struct ends_range {
+    uint32_t below = 0, above = 0;
+
+    template <class Raw, unsigned N> __device__ __forceinline__ void look(const chunk<typename Raw::word, N> &raw)
+    {
+        float x[N];
+
+        chunk_up<Raw, N>(raw, x);
+#pragma unroll
+        for (unsigned i = 0; i < N; i++)
+            look(x[i]);
+    }
+    /* As signed integers what is negative is less than any of these. */
+    __device__ __forceinline__ void look(float x)
+    {
+        int bits = element_finite(x) ? __float_as_int(x) : 0;
+
+        above = (uint32_t)max((int)above, bits);
+        below = (uint32_t)max((int)below, bits ^ INT_MIN);
+    }
+    template <class Of> __device__ __forceinline__ void each(Of of)
+    {
+        below = of(below);
+        above = of(above);
+    }
+    __device__ __forceinline__ void gather(const unit_arrays &all, uint64_t unit) const
+    {
+        raise(reinterpret_cast<uint32_t *>(&all.zero[unit]), below);
+        raise(reinterpret_cast<uint32_t *>(&all.scale[unit]), above);
+    }
+    __device__ __forceinline__ void gathered(const unit_arrays &all, uint64_t unit)
+    {
+        below = (uint32_t)all.zero[unit];
+        above = __float_as_uint(all.scale[unit]);
     }
 };
 

@@ -32,7 +32,7 @@ enum hbm_codec {
 };
 
 /* What can be asked for, as sentences and choices name it. */
-#define HBM_CODEC_CHOICES "fp16|bf16|fp16-scaled|fp8-e4m3|fp8-e5m2|int8|int4|bf16-lossless"
+#define HBM_CODEC_CHOICES "fp16|bf16|fp16-scaled|fp8-e4m3|fp8-e5m2|int8|int8-asym|int4|bf16-lossless"
 
 enum hbm_granularity {
     HBM_PER_TENSOR = 0,

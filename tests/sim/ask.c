@@ -38,7 +38,7 @@ static const struct buffer *any_buffer(const struct client *client)
 
 static const char *a_name(void)
 {
-    static const char *const names[] = {"a", "b", "c/d", "a.scale", "z", "a@fp16", "m/x", "n/x.scale"},
+    static const char *const names[] = {"a", "b", "c/d", "a.scale", "a.zero", "z", "a@fp16", "m/x", "n/x.scale"},
                              *const bad[] = {"", "..", "x*", "q:r", "a//b", "\xff"};
     return one_in(16) ? ONE_OF(bad) : ONE_OF(names);
 }
@@ -315,7 +315,7 @@ static void ask_attach_model(struct client *client)
 static void ask_compress(struct ask *ask, const char *sel)
 {
     struct compress_args args = {
-        .encoding = {.codec = (uint8_t)(1 + below(7)), .granularity = one_in(3) ? 0xff : (uint8_t)below(3)},
+        .encoding = {.codec = (uint8_t)(1 + below(8)), .granularity = one_in(3) ? 0xff : (uint8_t)below(3)},
         .mode = one_in(3) ? WIRE_MODE_COPY : one_in(3) ? WIRE_MODE_PARK : WIRE_MODE_REPLACE};
 
     args.encoding.group = args.encoding.granularity == HBM_PER_GROUP ? 32 : 0;
@@ -341,7 +341,7 @@ static void ask_op(struct client *client)
     unsigned verb = one_in(40) ? 10 : below(10);
     const char *sel = verb == 5 || verb == 6 ? a_model() : a_selector(client);
     struct ask *ask = ask_new(ASK_OP, client);
-    const struct parking a_park = {.encoding = {.codec = (uint8_t)(1 + below(7)), .granularity = 0xff}};
+    const struct parking a_park = {.encoding = {.codec = (uint8_t)(1 + below(8)), .granularity = 0xff}};
     enum hbm_tier tier = one_in(12)  ? HBM_TIER_DEVICE
                          : one_in(4) ? HBM_TIER_PEER
                          : one_in(3) ? HBM_TIER_DISK

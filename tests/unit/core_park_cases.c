@@ -459,7 +459,9 @@ static void check_cut(const struct cut *cut)
         }
         if (scale) {
             assert_true(piece->scale_offset >= end && piece->scale_offset % HBM_ALIGN == 0);
-            end = piece->scale_offset + scale * 4;
+            uint64_t zero;
+            assert_true(job_units_layout(piece->encoding.codec, scale, &zero, &end));
+            end += piece->scale_offset;
             scales += scale;
         }
         stored += encoded ? data : 0;
@@ -475,13 +477,14 @@ static void check_cut(const struct cut *cut)
         assert_true(hbm_encoding_units(&whole, middle.dims, middle.rank, &units));
         assert_int_equal(scales, units);
     }
-    assert_int_equal(packing->packed[0].bytes, stored + scales * 4);
+    uint64_t a_unit = hbm_codec_scale_bytes(cut->encoding.codec) + hbm_codec_zero_bytes(cut->encoding.codec);
+    assert_int_equal(packing->packed[0].bytes, stored + scales * a_unit);
     packing_unref(packing);
 }
 
 static void pieces_cover_a_buffer_of_any_shape_and_cross_no_window_that_they_need_not(void **state)
 {
-    enum { CHANNEL = HBM_PER_CHANNEL, GROUP = HBM_PER_GROUP, INT8 = HBM_CODEC_INT8 };
+    enum { CHANNEL = HBM_PER_CHANNEL, GROUP = HBM_PER_GROUP, INT8 = HBM_CODEC_INT8, ASYM = HBM_CODEC_INT8_ASYM };
     static const struct cut cuts[] = {
         {HBM_F32, 1, {1}, {HBM_CODEC_FP16, 0, 0, 0, 0}},
         {HBM_F32, 0, {0}, {HBM_CODEC_BF16, 0, 0, 0, 0}},
@@ -506,6 +509,12 @@ static void pieces_cover_a_buffer_of_any_shape_and_cross_no_window_that_they_nee
         {HBM_F32, 2, {5, 40000001}, {HBM_CODEC_INT4, GROUP, 0, 0, 64}},
         {HBM_F32, 2, {4000, 6000}, {HBM_CODEC_FP16_SCALED, HBM_PER_TENSOR, 0, 0, 0}},
         {HBM_F32, 2, {9, 5}, {INT8, GROUP, 0, 0, 4000000000u}},
+        {HBM_F32, 2, {7001, 4099}, {ASYM, CHANNEL, 0, 0, 0}},
+        {HBM_F32, 3, {5, 6, 700001}, {ASYM, CHANNEL, 1, 0, 0}},
+        {HBM_F32, 2, {4000, 6000}, {ASYM, HBM_PER_TENSOR, 0, 0, 0}},
+        {HBM_BF16, 2, {7001, 4096}, {ASYM, GROUP, 0, 0, 128}},
+        {HBM_F32, 1, {50000000}, {ASYM, GROUP, 0, 0, 1}},
+        {HBM_F32, 1, {50000001}, {ASYM, GROUP, 0, 0, 127}},
     };
 
     (void)state;

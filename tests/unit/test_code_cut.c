@@ -32,14 +32,18 @@ static const struct {
     {{.codec = HBM_CODEC_FP16_SCALED, .granularity = HBM_PER_TENSOR, .stored = HBM_F16}, true},
     {{.codec = HBM_CODEC_INT4, .granularity = HBM_PER_GROUP, .group = 32, .stored = HBM_I4}, false},
     {{.codec = HBM_CODEC_INT4, .granularity = HBM_PER_GROUP, .group = 7, .stored = HBM_I4}, false},
+    {{.codec = HBM_CODEC_INT8_ASYM, .granularity = HBM_PER_TENSOR, .stored = HBM_I8}, true},
+    {{.codec = HBM_CODEC_INT8_ASYM, .granularity = HBM_PER_CHANNEL, .axis = 0, .stored = HBM_I8}, false},
+    {{.codec = HBM_CODEC_INT8_ASYM, .granularity = HBM_PER_GROUP, .group = 32, .stored = HBM_I8}, false},
 };
 static const unsigned dtypes[] = {HBM_F32, HBM_F16, HBM_BF16};
 static const uint64_t at_once[] = {1, 64, 1000, 4096, 1 << 20};
 
 struct forms {
-    uint64_t elements, raw, data, scales;
+    uint64_t elements, raw, data, scales, zeros;
     unsigned char *in, *out, *coded;
     float *scale;
+    int32_t *zero;
 };
 
 /* Blocks of exactly the right size, so that the address sanitizer sees a write past an end. */
@@ -53,6 +57,8 @@ static struct forms forms_of(const struct codec_job *job)
     assert_true(hbm_encoding_units(&job->encoding, job->dims, job->rank, &units));
     assert_true(hbm_shape_bytes(job->dims, job->rank, job->encoding.stored, &f.data));
     f.scales = units * hbm_codec_scale_bytes(job->encoding.codec);
+    f.zeros = units * hbm_codec_zero_bytes(job->encoding.codec);
+    f.zero = calloc(1, f.zeros);
     f.in = malloc(f.raw), f.out = calloc(1, f.raw), f.coded = calloc(1, f.data), f.scale = calloc(1, f.scales);
     for (uint64_t i = 0; i < f.raw; i++)
         f.in[i] = (unsigned char)(i * 2654435761u >> 13);
@@ -63,7 +69,7 @@ static struct forms forms_of(const struct codec_job *job)
 
 static void drop(struct forms *f)
 {
-    free(f->in), free(f->out), free(f->coded), free(f->scale);
+    free(f->in), free(f->out), free(f->coded), free(f->scale), free(f->zero);
 }
 
 static void point(struct codec_job *job, const struct forms *f)
@@ -72,6 +78,7 @@ static void point(struct codec_job *job, const struct forms *f)
     job->raw_out = f->out;
     job->data = f->coded;
     job->scale = f->scales ? f->scale : NULL;
+    job->zero = f->zeros ? f->zero : NULL;
 }
 
 static bool is_near(double a, double b)
@@ -103,6 +110,7 @@ static void code(struct codec_job *job, uint64_t bytes)
     assert_int_equal(raw, cut.raw);
     assert_memory_equal(cut.coded, one.coded, cut.data);
     assert_memory_equal(cut.scale, one.scale, cut.scales);
+    assert_memory_equal(cut.zero, one.zero, cut.zeros);
     assert_true(got.elements == wanted.elements && got.max_abs_error == wanted.max_abs_error && is_near(got.sqnr_db, wanted.sqnr_db));
     raw = 0;
     for (uint64_t i = 0; i < decode.pieces; raw += code_cut_bytes(&decode, i++)) {

@@ -52,11 +52,17 @@ static float nibble(int code)
     return code == 8 ? NAN : (float)(code < 8 ? code : code - 16);
 }
 
+static float byte(int code)
+{
+    return (float)(int8_t)code;
+}
+
 static const struct format formats[] = {
     {HBM_CODEC_FP16_SCALED, 0, half, 0x10000, true, true},
     {HBM_CODEC_INT4, 7, nibble, 16, false, false},
     {HBM_CODEC_FP8_E4M3, 448, e4m3, 256, true, false},
     {HBM_CODEC_FP8_E5M2, 57344, e5m2, 256, true, true},
+    {HBM_CODEC_INT8_ASYM, 127, byte, 256, false, false},
 };
 
 static int code_at(const struct coded *c, uint64_t i)
@@ -104,6 +110,30 @@ static float held(float x)
     return fmaxf(-FLT_MAX, fminf(FLT_MAX, x));
 }
 
+static void expect_unit(const struct format *f, const struct coded *c, uint64_t unit, float below, float above)
+{
+    float scale = expected_scale(f, fmaxf(below, above));
+    int zero = 0;
+
+    if (c->job.zero && below != above) {
+        scale = fmaxf(isfinite(above + below) ? (above + below) / 255 : above / 255 + below / 255, FLT_MIN);
+        float k = nearbyintf(below / scale);
+        zero = (int)k - 128;
+        if (scale > FLT_MIN && fabsf(below / scale - k) < 0.25f)
+            scale = fmaxf(below > above ? below / k : above / (255 - k), FLT_MIN);
+    }
+    assert_true(c->job.scale[unit] == scale);
+    assert_true(!c->job.zero || c->job.zero[unit] == zero);
+}
+
+/* Of a codec with zero points: ONNX's QuantizeLinear, then DequantizeLinear. */
+static float expected_affine(float x, float scale, int zero)
+{
+    float q = isnan(x) ? (float)zero : fmaxf(-128, fminf(127, nearbyintf(x / scale) + (float)zero));
+
+    return held((q - (float)zero) * scale);
+}
+
 /* What x is to be stored as. */
 static float expected(const struct format *f, float x, float scale)
 {
@@ -121,18 +151,22 @@ static bool same(float a, float b)
 
 static void check(const struct format *f, const struct coded *c)
 {
-    float *amax = calloc(c->units + 1, sizeof(*amax));
+    float *below = calloc(c->units + 1, sizeof(*below)), *above = calloc(c->units + 1, sizeof(*above));
     double signal = 0, noise = 0, worst = 0;
     uint64_t nonfinite = 0;
 
     for (uint64_t i = 0; i < c->count; i++)
-        if (isfinite(c->x[i]))
-            amax[unit_of(c, i)] = fmaxf(amax[unit_of(c, i)], fabsf(c->x[i]));
+        if (isfinite(c->x[i])) {
+            above[unit_of(c, i)] = fmaxf(above[unit_of(c, i)], c->x[i]);
+            below[unit_of(c, i)] = fmaxf(below[unit_of(c, i)], -c->x[i]);
+        }
     for (uint64_t u = 0; u < c->units; u++)
-        assert_true(c->job.scale[u] == expected_scale(f, amax[u]));
+        expect_unit(f, c, u, below[u], above[u]);
     for (uint64_t i = 0; i < c->count; i++) {
-        float x = c->x[i], scale = c->job.scale[unit_of(c, i)], stored = expected(f, x, scale);
-        float code = f->decoded(code_at(c, i));
+        int zero = c->job.zero ? c->job.zero[unit_of(c, i)] : 0;
+        float x = c->x[i], scale = c->job.scale[unit_of(c, i)];
+        float stored = c->job.zero ? expected_affine(x, scale, zero) : expected(f, x, scale);
+        float code = f->decoded(code_at(c, i)) - (float)zero;
 
         if (!same(isfinite(code) ? held(code * scale) : code, stored))
             fail_msg("codec %u: %a (scale %a) is stored as code %x, %a, not %a", f->codec, (double)x, (double)scale,
@@ -157,7 +191,8 @@ static void check(const struct format *f, const struct coded *c)
         assert_true(fabs(c->receipt.sqnr_db - 10 * log10(signal / noise)) < 1e-4);
     else
         assert_true(isinf(c->receipt.sqnr_db) && c->receipt.sqnr_db > 0);
-    free(amax);
+    free(below);
+    free(above);
 }
 
 /* --- values ------------------------------------------------------------------------------------------------------
@@ -266,6 +301,51 @@ static void every_dtype_axis_group_and_odd_shape_follows_the_contract(void **sta
     with_each_format(odd_shapes);
 }
 
+/* Sleeping and waking again and again must not wear a model down. */
+static void what_is_encoded_with_zero_points_again_and_again_comes_to_rest(void **state)
+{
+    (void)state;
+    const uint64_t dims[] = {128, 128}, n = dims[0] * dims[1];
+    const struct hbm_encoding encoding = encoding_of(HBM_CODEC_INT8_ASYM, HBM_PER_CHANNEL, 0, 0);
+
+    for (unsigned d = 0; d < COUNT(dtypes); d++)
+        for (seed = 50; seed < 56; seed++) {
+            uint64_t changed = n;
+            float *x = normals(n);
+            for (uint64_t i = 0; seed & 1 && i < n; i++)
+                x[i] = x[i] * 0.02f + 0.05f;
+            for (unsigned round = 0; round < 5; round++) {
+                struct coded c = encode(dtypes[d], encoding, dims, 2, x);
+                changed = 0;
+                for (uint64_t i = 0; i < n; i++)
+                    changed += c.back[i] != c.x[i];
+                memcpy(x, c.back, n * sizeof(*x));
+                release(&c);
+            }
+            assert_int_equal(changed, 0);
+            free(x);
+        }
+}
+
+static void zero_points_use_all_codes_of_what_lies_to_one_side(void **state)
+{
+    (void)state;
+    const float x[] = {0, 2, 4, 510}, y[] = {-510, -4, -2, 0}, z[] = {-1, 0.5f, 1};
+    const int8_t above[] = {-128, -127, -126, 127}, below[] = {-128, 125, 126, 127};
+    struct coded c = encode_flat(HBM_F32, HBM_CODEC_INT8_ASYM, x, 4);
+
+    assert_true(c.job.scale[0] == 2 && c.job.zero[0] == -128);
+    assert_memory_equal(c.job.data, above, 4);
+    release(&c);
+    c = encode_flat(HBM_F32, HBM_CODEC_INT8_ASYM, y, 4);
+    assert_true(c.job.scale[0] == 2 && c.job.zero[0] == 127);
+    assert_memory_equal(c.job.data, below, 4);
+    release(&c);
+    c = encode_flat(HBM_F32, HBM_CODEC_INT8_ASYM, z, 3);
+    assert_true(c.job.scale[0] == 1.0f / 127 && c.job.zero[0] == 0 && c.back[0] == -1 && c.back[2] == 1);
+    release(&c);
+}
+
 /* What a float format loses is a part of each element, whatever their size. */
 static void fp8_keeps_its_signal_to_noise_at_every_size(void **state)
 {
@@ -362,6 +442,8 @@ int main(void)
         cmocka_unit_test(every_half_and_every_bfloat16_is_coded_by_the_contract),
         cmocka_unit_test(zeros_equals_subnormals_nan_infinities_and_the_ends_follow_the_contract),
         cmocka_unit_test(every_dtype_axis_group_and_odd_shape_follows_the_contract),
+        cmocka_unit_test(what_is_encoded_with_zero_points_again_and_again_comes_to_rest),
+        cmocka_unit_test(zero_points_use_all_codes_of_what_lies_to_one_side),
         cmocka_unit_test(fp8_keeps_its_signal_to_noise_at_every_size),
         cmocka_unit_test(fp8_codes_are_those_of_their_standard),
         cmocka_unit_test(what_underflows_in_fp16_does_not_in_scaled_fp16),
