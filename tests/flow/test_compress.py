@@ -18,9 +18,9 @@ TENSORS = {
 }
 GRANULARITIES = {"fp16": [None], "bf16": [None], "int8": ["tensor", "channel", "channel:0", "group:32", "group:7"],
                  "fp8-e4m3": ["tensor", "channel", "group:7"], "fp8-e5m2": ["tensor", "channel", "group:32"],
-                 "fp16-scaled": [None], "int4": [None, "group:7"]}
+                 "fp16-scaled": [None], "int4": [None, "group:7"], "int8-asym": ["tensor", "channel", "group:7"]}
 
-STEPS = {"int8": 127, "fp8-e4m3": 14, "fp8-e5m2": 7, "int4": 7, "fp16-scaled": 1024}
+STEPS = {"int8": 127, "int8-asym": 127, "fp8-e4m3": 14, "fp8-e5m2": 7, "int4": 7, "fp16-scaled": 1024}
 
 
 def load(daemon, tensors, dtype="F32", shape=None, model="m"):
@@ -175,6 +175,23 @@ def test_the_scales_are_attachable_by_name(shared, client):
     assert struct.unpack("<2f", get(shared, "m/t.scale")) == (1.0, 2.0)
     with pytest.raises(RpcError):
         shared.rpc("hbm.free", {"sel": "m/t.scale"})
+
+
+def test_the_zero_points_lie_beside_the_scales_and_go_with_them(shared, client):
+    load(shared, {"t": [0.0, 2.0, 510.0, -510.0, -2.0, 0.0]}, shape=(2, 3))
+    [row] = compress(shared, "m/t", "int8-asym", "channel:0", "--mode", "copy", "--as", "copy")
+    assert row["bytes_after"] == 6 + 2 * 4 + 2 * 4 and row["sqnr_db"] is None and row["encoding"] == "int8-asym per channel 0"
+    data, scale, zero = (client.attach(name)[0] for name in ("copy", "copy.scale", "copy.zero"))
+    assert (scale["dtype"], zero["dtype"]) == (DTYPES["F32"], DTYPES["I32"]) and zero["dims"][0] == 2
+    assert all(part["offset"] % 256 == 0 and part["size"] == 8 for part in (scale, zero))
+    compress(shared, "m/t", "int8-asym", "channel:0")
+    assert struct.unpack("<2f", get(shared, "m/t.scale")) == (2.0, 2.0)
+    assert struct.unpack("<2i", get(shared, "m/t.zero")) == (-128, 127)
+    assert values_of(shared, "m/t") == values_of(shared, "copy") == (0.0, 2.0, 510.0, -510.0, -2.0, 0.0)
+    ctl_refused(shared.ctl("free", "m/t.zero"), 1, "zero points")
+    ctl_done(shared, "rename", "copy", "other")
+    assert client.attach("other.zero")[0]["buffer"] == zero["buffer"]
+    ctl_refused(shared.ctl("decompress", "other"), 1, "zero points")  # the client has them
 
 
 @pytest.mark.parametrize("bound", [["--min-sqnr", "120"], ["--max-error", "0.0001"]], ids=lambda bound: bound[0])
