@@ -357,6 +357,8 @@ static void hard_values(hbm_session *session, unsigned codec, unsigned granulari
         zeros &= in[i] != 0 || out[i] == 0;
         if (codec == HBM_CODEC_INT8) /* half of a step */
             close &= fabsf(out[i] - in[i]) <= amax / 254 * 1.001f;
+        else if (codec == HBM_CODEC_INT8_ASYM) /* likewise, of scales that are normal */
+            close &= fabsf(out[i] - in[i]) <= fmaxf(amax / 254 * 1.001f, 0x1p-127f);
         else if (codec == HBM_CODEC_FP8_E4M3) /* likewise, of four significant bits, or of its subnormals; scales
                                                  are normal */
             close &=
@@ -374,6 +376,7 @@ static void hard_values(hbm_session *session, unsigned codec, unsigned granulari
 /* ---- Parked ---- */
 
 #define PARKED_ROWS 3001
+#define PARKED_GROUP 128
 #define PARKED_COLUMNS 8191 /* 94 MiB: several batches, and rows that are no multiple of any vector */
 
 /* What the reference makes of it, there and back. */
@@ -381,14 +384,13 @@ static void through_codec(const std::vector<float> &in, unsigned codec, unsigned
                           std::vector<float> &out)
 {
     std::vector<unsigned short> data(in.size());
-    std::vector<float> scale(PARKED_ROWS);
     struct hbm_receipt receipt = {};
     struct codec_job job = {};
+    uint64_t units = 0;
 
     job.raw_in = in.data();
     job.raw_out = out.data();
     job.data = data.data();
-    job.scale = scale.data();
     job.dims[0] = PARKED_ROWS;
     job.dims[1] = PARKED_COLUMNS;
     job.rank = 2;
@@ -396,6 +398,12 @@ static void through_codec(const std::vector<float> &in, unsigned codec, unsigned
     job.encoding.codec = (uint8_t)codec;
     job.encoding.granularity = (uint8_t)granularity;
     job.encoding.stored = (uint8_t)hbm_codec_stored_dtype(codec);
+    job.encoding.group = granularity == HBM_PER_GROUP ? PARKED_GROUP : 0;
+    hbm_encoding_units(&job.encoding, job.dims, job.rank, &units);
+    std::vector<float> scale(units);
+    std::vector<int32_t> zero(units);
+    job.scale = scale.data();
+    job.zero = zero.data();
     codec_encode_host(&job, &receipt);
     codec_decode_host(&job);
 }
@@ -425,6 +433,7 @@ static void parked(hbm_session *session, unsigned codec, unsigned granularity, u
     how.sel = spec.name;
     how.codec = codec;
     how.granularity = granularity;
+    how.group = granularity == HBM_PER_GROUP ? PARKED_GROUP : 0;
     how.park = 1;
     check(hbm_compress(session, &how, nullptr, nullptr) == 0 && tier_of(spec.name) == "device", "%s: it is parked",
           kind);
@@ -574,6 +583,7 @@ static void tests(hbm_session *session)
     freed_bytes(session);
     no_room_for_both(session);
     hard_values(session, HBM_CODEC_INT8, HBM_PER_CHANNEL);
+    hard_values(session, HBM_CODEC_INT8_ASYM, HBM_PER_CHANNEL);
     hard_values(session, HBM_CODEC_FP8_E4M3, HBM_PER_CHANNEL);
     hard_values(session, HBM_CODEC_FP16, HBM_PER_TENSOR);
     parked(session, HBM_CODEC_FP16, HBM_PER_TENSOR, HBM_TIER_HOST);
@@ -583,6 +593,11 @@ static void tests(hbm_session *session)
     parked(session, HBM_CODEC_INT8, HBM_PER_TENSOR, HBM_TIER_HOST);
     parked(session, HBM_CODEC_FP8_E4M3, HBM_PER_CHANNEL, HBM_TIER_HOST);
     parked(session, HBM_CODEC_FP8_E5M2, HBM_PER_TENSOR, HBM_TIER_HOST);
+    parked(session, HBM_CODEC_FP16_SCALED, HBM_PER_TENSOR, HBM_TIER_HOST);
+    parked(session, HBM_CODEC_INT4, HBM_PER_GROUP, HBM_TIER_HOST);
+    parked(session, HBM_CODEC_INT8_ASYM, HBM_PER_TENSOR, HBM_TIER_HOST);
+    parked(session, HBM_CODEC_INT8_ASYM, HBM_PER_CHANNEL, HBM_TIER_DISK);
+    parked(session, HBM_CODEC_INT8_ASYM, HBM_PER_GROUP, HBM_TIER_HOST);
     over_2_31(session);
     check(used() == used_at_first, "no byte more is used than at first");
 }
