@@ -29,7 +29,7 @@ static const struct {
     {"advise-codec", "--apply", "encode what is advised, in place; with --eval only if CMD ends with 0 on that"},
     {"advise-codec", "--verbose", "every encoding of every group (default: of all together)"},
     {NULL, "--codec", "what the elements become"},
-    {NULL, "--granularity", "what shares a scale (default channel; tensor for vectors)"},
+    {NULL, "--granularity", "what shares a scale (default channel, and tensor for vectors; int4: group:128)"},
     {NULL, "--calibrate", "how the range is chosen: minmax, or one for the tensor that clips the rest (default minmax)"},
     {NULL, "--mode", "encode in place, beside the original, or (park) whenever it leaves the device (default replace)"},
     {NULL, "--min-sqnr", "refuse a result under so many dB (default: no bound)"},
