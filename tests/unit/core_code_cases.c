@@ -349,6 +349,45 @@ static void what_can_not_be_encoded_is_refused_or_skipped_with_the_reason(void *
     world_check_books(&w);
 }
 
+/* FAULTS 25 */
+static void every_codec_refuses_what_it_can_not_take_and_leaves_it_as_it_was(void **state)
+{
+    (void)state;
+    make_kept(&w, "coded", 64, 256);
+    make_kept(&w, "other", 64, 256)->dtype = HBM_I32;
+    make_kept(&w, "w", 64, 256);
+    compress(&w, "coded", HBM_CODEC_INT8);
+    w.device->capacity[HBM_TIER_DEVICE] = w.device->used[HBM_TIER_DEVICE];
+    w.device->capacity[HBM_TIER_HOST] = w.device->capacity[HBM_TIER_DISK] = 0; /* nothing makes room either */
+    w.core->limits.memory_wait_ms = 0;
+    char *before = world_picture(&w);
+    for (unsigned codec = HBM_CODEC_RAW + 1; hbm_codec_name(codec); codec++)
+        for (unsigned mode = WIRE_MODE_REPLACE; !hbm_codec_varies(codec) && mode <= WIRE_MODE_PARK; mode++) {
+            struct compress_args args = {.mode = mode, .encoding = {.codec = (uint8_t)codec, .granularity = 0xff}, .sel = "w"};
+            assert_int_equal(compress_error(alice, "coded", args), HBM_E_UNSUPPORTED);
+            assert_non_null(strstr(last_detail, "already"));
+            assert_int_equal(compress_error(alice, "other", args), HBM_E_UNSUPPORTED);
+            assert_non_null(strstr(last_detail, "F32"));
+            if (hbm_codec_scale_bytes(codec)) {
+                args.encoding.granularity = HBM_PER_GROUP, args.encoding.group = 0;
+                assert_int_equal(compress_error(alice, "w", args), HBM_E_INVALID);
+                args.encoding.granularity = HBM_PER_CHANNEL, args.encoding.axis = 2;
+                assert_int_equal(compress_error(alice, "w", args), HBM_E_INVALID);
+            }
+            args.encoding.granularity = 0xff;
+            if (mode != WIRE_MODE_PARK) { /* which takes no room here */
+                struct ask *question = ask(&w, alice, NULL);
+                verb_compress(w.core, &question->call, &args);
+                assert_int_equal(op_of(&w, question)->error, HBM_E_NO_MEMORY);
+            }
+            char *after = world_picture(&w);
+            assert_string_equal(before, after);
+            free(after);
+        }
+    free(before);
+    world_check_books(&w);
+}
+
 static void a_taken_scale_name_is_seen_before_the_work(void **state)
 {
     (void)state;
@@ -425,6 +464,7 @@ int core_code_cases(void)
         CASE(copies_are_made_all_or_nothing),
         CASE(a_reader_may_make_a_copy_of_its_own),
         CASE(what_can_not_be_encoded_is_refused_or_skipped_with_the_reason),
+        CASE(every_codec_refuses_what_it_can_not_take_and_leaves_it_as_it_was),
         CASE(a_taken_scale_name_is_seen_before_the_work),
         CASE(a_private_copy_without_its_scales_is_not_decoded),
         CASE(leased_scales_are_not_taken_away),
