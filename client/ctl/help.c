@@ -69,7 +69,7 @@ static void print_options(const struct verb *verb)
     if (row)
         putchar('\n');
     for (unsigned i = 0; row && row[i].name; i++) {
-        char option[80];
+        char option[160];
         snprintf(option, sizeof(option), "%s%s%s", row[i].name, row[i].value ? " " : "",
                  row[i].value ? row[i].value : "");
         if (strlen(option) > 26)

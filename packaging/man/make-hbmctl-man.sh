@@ -3,9 +3,9 @@
 set -euo pipefail
 hbmctl=${1:?usage: make-hbmctl-man.sh HBMCTL}
 
-# Text as roff takes it.
+# Text as roff takes it; a list of choices may be broken.
 plain() {
-    sed -e 's/\\/\\(rs/g' -e 's/-/\\-/g' -e "s/^[.']/\\\\\\&&/" -e 's/"/\\(dq/g'
+    sed -e 's/\\/\\(rs/g' -e 's/-/\\-/g' -e "s/^[.']/\\\\\\&&/" -e 's/"/\\(dq/g' -e 's/|/|\\:/g'
 }
 
 verbs() {
