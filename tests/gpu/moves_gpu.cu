@@ -247,7 +247,8 @@ static void one_after_the_other(hbm_session *session)
     for (unsigned i = 0; i < 2; i++)
         good = good && hbm_restore(session, spec[i].name, nullptr) == 0;
     double driver_says = mib_between(free_before, driver_free());
-    check(good && std::fabs(driver_says) < 8 && used() == used_before + 512 * MIB,
+    /* The first large restore leaves the worker memory to send ahead to: two chunks of 18 MiB, until it is idle. */
+    check(good && driver_says < 8 && driver_says > -8 - 2 * 18 && used() == used_before + 512 * MIB,
           "16: two buffers of one size come back one after the other, both to the device: %+.0f MiB", driver_says);
     for (unsigned i = 0; i < 2; i++)
         if (check(hbm_attach(session, spec[i].name, HBM_RW, 0, 5000, &leases[i]) == 0 &&
@@ -271,10 +272,14 @@ static void no_room_for_both(hbm_session *session)
         good = good && cudaDeviceSynchronize() == cudaSuccess && hbm_detach(lease) == 0;
     }
     std::string before = hashes("moves.room.*");
+    uint64_t free_with_both = driver_free();
     if (!check(good && !before.empty() && hbm_offload(session, "moves.room.*", HBM_TIER_HOST, 0, nullptr) == 0,
                "22: two buffers of 1 GiB go to the host"))
         return;
     uint64_t used_before = used();
+    /* The offload is answered before the driver has put all of it away. */
+    for (int i = 0; i < 500 && driver_free() < free_with_both + 2 * GIB - 8 * MIB; i++)
+        usleep(10000);
     check(cudaMalloc(&rest, driver_free() - 3 * GIB / 2) == cudaSuccess,
           "22: something else leaves 1.5 GiB on the device");
     uint64_t free_before = driver_free();
