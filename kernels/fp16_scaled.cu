@@ -52,7 +52,7 @@ struct fp16_scaled {
             codes.put(i, code);
             mine.add(x[i], element_sub(x[i], element_mul(f16::up_finite(code), unit.scale)));
         }
-        if (!(mine.signal + mine.noise < __uint_as_float(ELEMENT_INF)))
+        if (!mine.holds())
             return chunk_exact<fp16_scaled, Raw, N>(raw, {unit.scale, 0}, tally);
         few.join(mine);
         return codes;

@@ -63,7 +63,7 @@ template <__nv_fp8_interpretation_t KIND> struct fp8 {
             mine.add(x[i], element_sub(x[i], element_mul(back.x, unit.scale)));
             mine.add(x[i + 1], element_sub(x[i + 1], element_mul(back.y, unit.scale)));
         }
-        if (!(mine.signal + mine.noise < __uint_as_float(ELEMENT_INF)))
+        if (!mine.holds())
             return chunk_exact<fp8, Raw, N>(raw, {unit.scale, 0}, tally);
         few.join(mine);
         return codes;

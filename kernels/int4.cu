@@ -53,7 +53,7 @@ struct int4_packed {
             codes.put(i, __float_as_uint(shifted));
             mine.add(x[i], element_sub(x[i], element_mul(element_sub(shifted, ELEMENT_ROUNDER), unit.scale)));
         }
-        if (!(mine.signal + mine.noise < __uint_as_float(ELEMENT_INF)))
+        if (!mine.holds())
             return chunk_exact<int4_packed, Raw, N>(raw, {unit.scale, 0}, tally);
         few.join(mine);
         return codes;

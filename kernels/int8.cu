@@ -18,7 +18,7 @@ struct int8 {
         return {int8_scale(element_float(of.most)), 0};
     }
 
-    /* Within these bounds the squares of what the unit holds, and of its errors, are far from binary32's ends.
+    /* Within these bounds the squares of what fills the unit's range are far from binary32's ends.
      * The reciprocal of a power of two is exact, and so is the product with it: no integer is in doubt. That
      * spares the bfloat16 units whose amax is 127 times one: half of what they hold may be ties. */
     static __device__ __forceinline__ unit of(const unit_params &params)
@@ -63,7 +63,7 @@ struct int8 {
             float whole = element_sub(shifted[i], ELEMENT_ROUNDER);
             mine.add(x[i], element_sub(x[i], element_mul(whole, unit.scale)));
         }
-        if (mine.error >= unit.near || !(mine.signal + mine.noise < __uint_as_float(ELEMENT_INF)))
+        if (mine.error >= unit.near || !mine.holds())
             return chunk_exact<int8, Raw, N>(raw, {unit.scale, 0}, tally);
         few.join(mine);
         return low_bytes<N>(shifted);

@@ -61,7 +61,7 @@ struct int8_asym {
             mine.add(x[i], element_sub(x[i], element_mul(whole, unit.params.scale)));
             shifted[i] = element_add(rounded, unit.zero); /* the code is its low byte */
         }
-        if (mine.error >= unit.near || !(mine.signal + mine.noise < __uint_as_float(ELEMENT_INF)))
+        if (mine.error >= unit.near || !mine.holds())
             return chunk_exact<int8_asym, Raw, N>(raw, {unit.params.scale, unit.params.zero}, tally);
         few.join(mine);
         return low_bytes<N>(shifted);

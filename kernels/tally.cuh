@@ -6,7 +6,7 @@
 #define WARP 32u
 #define FULL_WARP 0xffffffffu
 
-/* Of some dozen elements that are finite and not clipped, their squares far from binary32's ends. */
+/* Of some dozen elements that are finite and not clipped. */
 struct few_tally {
     float signal = 0, noise = 0, error = 0;
 
@@ -22,6 +22,16 @@ struct few_tally {
         signal += other.signal;
         noise += other.noise;
         error = fmaxf(error, other.error);
+    }
+
+    /* Whether they are the sums of a chunk whose scale is 2^-50 or more. An infinity or a NaN shows in them; squares that
+     * underflow are missing, which is nothing beside 2^-120. What is stored without an error is 0, or its square does not. */
+    __device__ __forceinline__ bool holds() const
+    {
+        const float least = 0x1p-120f;
+
+        return signal + noise < __uint_as_float(ELEMENT_INF) && (signal >= least || signal == 0) &&
+               (noise >= least || error == 0);
     }
 };
 
