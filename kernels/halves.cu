@@ -126,7 +126,7 @@ template <class Raw, class Stored> cudaError_t halves_encode(const struct codec_
 {
     if (!call.view.count)
         return cudaSuccess;
-    return launch_all(encode<Raw, Stored>, blocks_for<Raw, Stored>(call.view.count), THREADS, call.stream, call.in,
+    return launch_few(encode<Raw, Stored>, blocks_for<Raw, Stored>(call.view.count), THREADS, call.stream, call.in,
                       call.out, call.view.count, call.aligned, call.tally);
 }
 
