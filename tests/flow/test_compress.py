@@ -136,7 +136,7 @@ def test_a_calibrated_range_clips_outliers_and_the_receipt_names_it(shared, meth
     if method == "range:2.5":
         assert hi == 2.5
     if method == "minmax":
-        assert hi == 300 and row["sqnr_inlier_db"] == row["sqnr_db"]
+        assert hi == 300 and abs(row["sqnr_inlier_db"] - row["sqnr_db"]) < 1e-5, "but for the order of its sums: a GPU's are its own"
     elif method != "mse":
         assert row["clipped"] >= 5 and row["sqnr_inlier_db"] > row["sqnr_db"]
     receipt = row_of(shared, "m/t")["receipt"]
