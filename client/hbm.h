@@ -268,7 +268,8 @@ struct hbm_range {
     uint64_t file_offset;
     uint64_t bytes;
 };
-/* The daemon reads these ranges of an open file into buffers (or writes them out), at the disk's speed. fd is borrowed. */
+/* The daemon reads these ranges of an open file into buffers (or writes them out), at the disk's speed. fd is borrowed.
+ * BUILDER_DIED: they are of a model that is being built here, and the daemon restarted since it was begun. */
 int hbm_fill(hbm_session *session, int fd, const struct hbm_range *ranges, unsigned n, hbm_op **op);
 int hbm_write_out(hbm_session *session, int fd, const struct hbm_range *ranges, unsigned n, hbm_op **op);
 

@@ -28,8 +28,9 @@ struct hbm_model {
     uint32_t access;
     _Atomic bool lost;
     bool building;
-    uint64_t life; /* that it was granted in: what is building ends with it */
-    void *bytes;   /* the table, mapped */
+    uint64_t life;      /* that it was granted in: what is building ends with it */
+    _Atomic bool whole; /* what follows may be read by any thread that finds it listed */
+    void *bytes;        /* the table, mapped */
     size_t size;
     struct table table;
     struct hold *holds; /* one an arena */
@@ -63,6 +64,8 @@ int model_take(hbm_session *session, uint64_t lease, uint32_t access, bool build
                struct conn_fds *fds, uint64_t before, uint32_t timeout_ms, hbm_model **ret);
 /* Sets and returns BUILDER_DIED: what was being built ended with the daemon of that life. */
 int model_set_discarded(void);
+/* True if that buffer is of a model that was being built here when the daemon of its life went away. */
+bool model_was_discarded(hbm_session *session, uint64_t buffer);
 /* Locks the given holds, however many. All or nothing. */
 int model_lock_holds(hbm_model *model, struct hold *const *holds, unsigned n, uint32_t timeout_ms);
 

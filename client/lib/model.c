@@ -140,6 +140,7 @@ int model_take(hbm_session *session, uint64_t lease, uint32_t access, bool build
         lease_give_back(session, lease, life);
         return building && life != fds->life ? CONN_CUT : error; /* discarded: that is why */
     }
+    model->whole = true;
     *ret = model;
     return 0;
 }

@@ -113,7 +113,10 @@ static int transfer(hbm_session *session, int fd, const struct hbm_range *ranges
     int CLOSE_FD list = memfd_sealed("hbm-ranges", ranges, n * sizeof(*ranges));
     if (list < 0)
         return set_system_error("memfd of the ranges", -list);
-    return start(session, WIRE_TRANSFER, &request, (int[]){fd, list}, 2, NULL, op);
+    error = start(session, WIRE_TRANSFER, &request, (int[]){fd, list}, 2, NULL, op);
+    if (error == HBM_E_NOT_FOUND && model_was_discarded(session, ranges[0].buffer))
+        return model_set_discarded();
+    return error;
 }
 
 int hbm_fill(hbm_session *session, int fd, const struct hbm_range *ranges, unsigned n, hbm_op **op)

@@ -143,6 +143,27 @@ int model_set_discarded(void)
     return set_error(HBM_E_BUILDER_DIED, "the daemon restarted meanwhile, and discarded what was half-built");
 }
 
+static bool has_buffer(const hbm_model *model, uint64_t buffer)
+{
+    for (uint32_t i = 0; i < model->table.header->n_buffers; i++)
+        if (model->table.buffers[i].buffer == buffer)
+            return true;
+    return false;
+}
+
+bool model_was_discarded(hbm_session *session, uint64_t buffer)
+{
+    bool found = false;
+
+    pthread_mutex_lock(&session->mutex);
+    for (struct node *node = session->models.next; node != &session->models && !found; node = node->next) {
+        const hbm_model *model = CONTAINER(node, hbm_model, node);
+        found = model->whole && model->building && model->life != session->conn.life && has_buffer(model, buffer);
+    }
+    pthread_mutex_unlock(&session->mutex);
+    return found;
+}
+
 static int end_building(hbm_model *model, uint32_t commit)
 {
     struct wire_commit_reply reply;

@@ -262,13 +262,26 @@ static void offload(const char *sel)
     printf("{\"error\": %d}\n", error);
 }
 
+static int fill_from_file(hbm_model *building)
+{
+    struct hbm_info info;
+    FILE *file = tmpfile();
+
+    hbm_model_buffer(building, 0, &info);
+    int error = file ? hbm_fill(session, fileno(file), &(struct hbm_range){info.id, 0, 0, BYTES}, 1, NULL) : HBM_E_SYSTEM;
+    if (file)
+        fclose(file);
+    return error;
+}
+
 static void build_half(void)
 {
     static hbm_model *half;
     struct hbm_publish_buffer row = {.name = "t", .dtype = HBM_U8, .rank = 1, .dims = {BYTES}};
-    int error, must_build;
+    int error, must_build, filled = 0;
 
     if (half) {
+        filled = fill_from_file(half);
         error = hbm_publish_commit(half);
         half = NULL;
     } else {
@@ -276,7 +289,7 @@ static void build_half(void)
             hbm_publish_begin(session, &(struct hbm_publish){.name = full("half"), .buffers = &row, .n_buffers = 1},
                               1000, &half, &must_build);
     }
-    printf("{\"error\": %d}\n", error);
+    printf("{\"error\": %d, \"filled\": %d}\n", error, filled);
 }
 
 int main(int argc, char **argv)

@@ -105,7 +105,7 @@ def test_what_cannot_be_asked_twice_is_told_to_be_tried_again(daemon, holder):
     assert holder.ask("half")["error"] == 0
     old, _ = killed(daemon)
     back(daemon, old)
-    assert holder.ask("half")["error"] == BUILDER_DIED
+    assert holder.ask("half") == {"error": BUILDER_DIED, "filled": BUILDER_DIED}
     holder.unharmed()
     ends_clean(daemon, holder)
 

@@ -73,6 +73,7 @@ static struct {
     char behind[256];
     char order[32];
     _Atomic int refuse_window; /* error of every WINDOW */
+    _Atomic bool knows_no_buffer; /* that a TRANSFER names */
 } fake;
 
 static void fake_send(const struct packet_header *header, const void *body, size_t size, const int *fds, unsigned n)
@@ -421,8 +422,12 @@ static void fake_answer(struct packet *packet)
         strcpy(reply.device.name, "host memory");
         reply.device.ready = 1;
         break;
-    case WIRE_OFFLOAD:
     case WIRE_TRANSFER:
+        if (fake.knows_no_buffer)
+            return fake_refuse(header, HBM_E_NOT_FOUND, "a buffer that is named");
+        reply.op = 77;
+        break;
+    case WIRE_OFFLOAD:
         reply.op = 77;
         break;
     case WIRE_OP_WAIT:

@@ -423,6 +423,31 @@ static void what_was_being_built_is_not_asked_for_again(void **state)
     hbm_close(session);
 }
 
+static void what_was_being_built_cannot_be_filled_by_the_next_daemon(void **state)
+{
+    struct hbm_publish_buffer row = {.name = "t0", .rank = 1, .dims = {4096}};
+    struct hbm_publish spec = {.name = "m", .buffers = &row, .n_buffers = 1};
+    struct hbm_range range = {.bytes = 1}, another = {.bytes = 1};
+    hbm_session *session = open_with(0);
+    struct hbm_info info;
+    hbm_model *model;
+    int must_build;
+
+    (void)state;
+    fake.knows_no_buffer = true;
+    assert_int_equal(hbm_publish_begin(session, &spec, 5000, &model, &must_build), 0);
+    hbm_model_buffer(model, 0, &info);
+    range.buffer = info.id;
+    assert_int_equal(hbm_fill(session, 0, &range, 1, NULL), HBM_E_NOT_FOUND);
+    daemon_dies();
+    EVENTUALLY(fake.resumes == 1);
+    assert_int_equal(hbm_fill(session, 0, &range, 1, NULL), HBM_E_BUILDER_DIED);
+    assert_non_null(strstr(hbm_last_error_detail(), "the daemon restarted meanwhile"));
+    assert_int_equal(hbm_fill(session, 0, &another, 1, NULL), HBM_E_NOT_FOUND);
+    assert_int_equal(hbm_publish_abort(model), 0);
+    hbm_close(session);
+}
+
 static void what_was_asked_back_by_a_daemon_that_died_stays(void **state)
 {
     hbm_session *session = open_with(0);
@@ -654,6 +679,7 @@ int main(void)
         TEST(what_was_under_way_in_the_daemon_ends_with_it),
         TEST(what_came_by_a_connection_that_is_gone_is_not_mapped),
         TEST(what_was_being_built_is_not_asked_for_again),
+        TEST(what_was_being_built_cannot_be_filled_by_the_next_daemon),
         TEST(what_was_asked_back_by_a_daemon_that_died_stays),
         TEST(what_the_next_daemon_wants_back_is_let_go_of),
         TEST(what_is_used_next_is_asked_for_again),
