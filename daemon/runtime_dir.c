@@ -8,10 +8,12 @@
 #include <sys/file.h>
 #include <sys/stat.h>
 #include <sys/un.h>
+#include <time.h>
 
 #include "daemon/base/cleanup.h"
 
 #define WHY_MAX 256
+#define LOCK_TRIES 50 /* in a second */
 #define SAY(why, ...) snprintf(why, WHY_MAX, __VA_ARGS__)
 
 static bool join(char path[DIR_PATH_MAX], const char *directory, const char *name, char *why)
@@ -102,6 +104,19 @@ static int open_own(const char *path, mode_t mode, char *why)
     return -1;
 }
 
+/* The worker that a killed daemon was about to start has a copy of its lock until it execs. */
+static int lock_soon(int fd)
+{
+    int tries = LOCK_TRIES;
+
+    while (flock(fd, LOCK_EX | LOCK_NB) < 0) {
+        if (errno != EWOULDBLOCK || --tries == 0)
+            return -1;
+        nanosleep(&(struct timespec){.tv_nsec = 1000000000 / LOCK_TRIES}, NULL);
+    }
+    return 0;
+}
+
 int runtime_dir_open(const char *path, int *lock_fd, char *why)
 {
     _cleanup_fd_ int fd = open_own(path, 0755, why);
@@ -114,7 +129,7 @@ int runtime_dir_open(const char *path, int *lock_fd, char *why)
         SAY(why, "cannot make %.150s/lock: %s", path, strerror(errno));
         return -1;
     }
-    if (flock(lock, LOCK_EX | LOCK_NB) < 0) {
+    if (lock_soon(lock) < 0) {
         if (errno == EWOULDBLOCK)
             SAY(why, "another hbmd serves %.120s: stop it first, or choose another directory with --runtime-dir",
                 path);
@@ -137,7 +152,7 @@ int socket_dir_open(const char *path, int runtime_dir_fd, char *why)
         SAY(why, "cannot look at %.150s: %s", path, strerror(errno));
     else if (ours.st_dev == runtime.st_dev && ours.st_ino == runtime.st_ino)
         SAY(why, "%.120s is the runtime directory: the operators' socket is in there; choose another", path);
-    else if (flock(fd, LOCK_EX | LOCK_NB) < 0)
+    else if (lock_soon(fd) < 0)
         SAY(why, "another hbmd serves %.120s: stop it first, or choose another directory", path);
     else
         return TAKE_FD(fd);

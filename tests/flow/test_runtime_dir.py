@@ -1,9 +1,11 @@
 """The runtime directory: who else is there, and whose it is (FAULTS 29; CASES 12, 13)."""
+import fcntl
 import os
 import pickle
 import socket
 import stat
 import subprocess
+import threading
 
 import pytest
 
@@ -37,6 +39,19 @@ def test_a_second_daemon_on_the_same_directory_is_refused_and_harms_nothing(shar
     after = [os.stat(path) for path in (shared.socket, shared.control, shared.runtime_dir / "ledger")]
     assert [(entry.st_ino, entry.st_size) for entry in before] == [(entry.st_ino, entry.st_size) for entry in after]
     assert hash_of(shared, "w") == hashes and serves(shared)
+
+
+def test_a_daemon_waits_a_moment_for_the_lock_of_one_that_was_killed(make_daemon):
+    """FAULTS 29: a worker that had not come to its exec yet when the owner died still has a copy of the lock."""
+    daemon = make_daemon()
+    daemon.runtime_dir.mkdir(mode=0o755)
+    lock = os.open(daemon.runtime_dir / "lock", os.O_RDWR | os.O_CREAT, 0o600)
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    release = threading.Timer(0.4, os.close, [lock])
+    release.start()
+    daemon.start()
+    release.join()
+    assert serves(daemon)
 
 
 def test_a_stale_socket_of_ours_is_replaced(make_daemon):
