@@ -525,6 +525,7 @@ static void what_is_used_next_is_asked_for_again(void **state)
     daemon_dies();
     daemon_moves(false);
     EVENTUALLY(fake.resumes == 4);
+    assert_int_equal(ask_device(session), 0); /* now it is back for the library as well */
     assert_int_equal(hbm_model_lock(model, "g2", 1000), 0);
     assert_int_equal(ask_device(session), 0);
     assert_string_equal(fake.order, "51");
