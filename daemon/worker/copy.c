@@ -277,10 +277,7 @@ void job_copy(struct job *job)
 
     if (side_open(&copy.source, &r->source, has_fd ? job->fds[0] : -1, false, &job->failure))
         return;
-    if (open_target(&copy, has_fd, &job->failure)) {
-        if (copy.head.n)
-            device_drain(DEVICE_UP);
-    } else {
+    if (!open_target(&copy, has_fd, &job->failure)) {
         if (!move_and_check(&copy, &job->failure))
             share_target(&copy, &job->failure); /* no link took time for it */
         job->reply.copy.nanoseconds = monotonic_ns() - start;
@@ -288,6 +285,8 @@ void job_copy(struct job *job)
             control_answer(job);
         side_close(&copy.target);
     }
+    if (copy.head.n && job->failure.error) /* it may be on its way still */
+        device_drain(DEVICE_UP);
     head_free(&copy.head);
     side_close(&copy.source);
 }
