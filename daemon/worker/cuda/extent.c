@@ -168,7 +168,8 @@ int device_make(const struct job_extent *extent, struct view *view, struct failu
                 (unsigned long long)extent->size);
 }
 
-/* On an H200, driver 580.159.04, the calls for 256 MiB take 0.3 to 0.5 ms, a chunk 0.3 (2026-11-30). */
+/* On an H200, driver 580.159.04, a restore of 256 MiB runs at 0.90 of one pinned copy with two, at 0.83 with none
+ * (OFFLOAD_MIB=256 ONLY=offload make bench-gpu, 2026-11-30). */
 unsigned device_make_chunks(void)
 {
     return 2;
