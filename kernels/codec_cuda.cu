@@ -77,20 +77,26 @@ uint64_t codec_workspace_bytes(const struct codec_job *)
     return sizeof(struct codec_tally);
 }
 
+/* Of what lies raw and what is stored of it. */
+static struct codec_call call_of(const struct codec_job *job, void *workspace, void *stream)
+{
+    return {job->raw_in,
+            job->data,
+            job->scale,
+            job->zero,
+            static_cast<struct codec_tally *>(workspace),
+            codec_view_of(job),
+            vectors_fit(job->raw_in, job->data),
+            static_cast<cudaStream_t>(stream),
+            job->ranged,
+            job->lo,
+            job->hi};
+}
+
 int codec_encode_cuda(const struct codec_job *job, void *workspace, void *stream)
 {
     const struct codec_row *row = row_of(job);
-    struct codec_call call = {job->raw_in,
-                              job->data,
-                              job->scale,
-                              job->zero,
-                              static_cast<struct codec_tally *>(workspace),
-                              codec_view_of(job),
-                              vectors_fit(job->raw_in, job->data),
-                              static_cast<cudaStream_t>(stream),
-                              job->ranged,
-                              job->lo,
-                              job->hi};
+    struct codec_call call = call_of(job, workspace, stream);
 
     if (!row && !hbm_codec_varies(job->encoding.codec))
         return cudaErrorInvalidValue;
@@ -105,17 +111,7 @@ int codec_encode_cuda(const struct codec_job *job, void *workspace, void *stream
 int codec_measure_cuda(const struct codec_job *job, void *workspace, void *stream)
 {
     const struct codec_row *row = row_of(job);
-    struct codec_call call = {job->raw_in,
-                              job->data,
-                              job->scale,
-                              job->zero,
-                              static_cast<struct codec_tally *>(workspace),
-                              codec_view_of(job),
-                              vectors_fit(job->raw_in, job->data),
-                              static_cast<cudaStream_t>(stream),
-                              job->ranged,
-                              job->lo,
-                              job->hi};
+    struct codec_call call = call_of(job, workspace, stream);
 
     if (hbm_codec_varies(job->encoding.codec)) /* there is no error, and what is not finite was counted on the way */
         return cudaSuccess;
