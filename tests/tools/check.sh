@@ -48,6 +48,10 @@ lines() { # LOG PATTERN
     grep -acE "$2" "$1" || true
 }
 
+at_most_four() {
+    lanes=$(($(nproc) < 4 ? $(nproc) : 4))
+}
+
 # What a log says failed: cmocka's tests and our own checks, pytest's summary.
 failed_lines() { # LOG
     grep -aE '^(FAIL - |FAILED |ERROR )|^\[  FAILED  \] [a-z]' "$1" | sort -u | head -n 20 | cut -c 1-300 | sed 's/^/  /' || true
@@ -217,7 +221,7 @@ mapfile -t gpu < <(built "$plain" tests/gpu/*_gpu.c tests/gpu/*_gpu.cu)
 
 case $mode in
     host)
-        lanes=$(($(nproc) < 4 ? $(nproc) : 4))
+        at_most_four
         programs 'Checks of the tree' "${checks[@]}"
         program tests/check/layers.py --self-test
         programs 'Unit tests (sanitized)' "${unit[@]}"
@@ -250,6 +254,7 @@ case $mode in
             stop_daemon
             export HBM_TEST_DEVICE=cuda
             injected short
+            at_most_four # each with daemons of its own; no flow counts the driver's memory
             flows
             echo "Kill storm, ${HBM_SOAK_SECONDS:=300} seconds"
             HBM_TEST_SECONDS=$((HBM_SOAK_SECONDS + 300)) program tests/soak/soak.sh cuda "$plain" "$HBM_SOAK_SECONDS"
