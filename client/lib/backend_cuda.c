@@ -9,6 +9,7 @@
 
 #include "client/lib/backend.h"
 #include "client/lib/cuda_place.h"
+#include "client/lib/cuda_ranges.h"
 #include "client/lib/error.h"
 
 static bool uuid_matches(const CUuuid *uuid, const char *text)
@@ -109,7 +110,7 @@ static int vmm_reserve(struct place *place)
     int error = prepare(cuda, place);
     if (error)
         return error;
-    CUresult result = cuda->reserve(&address, place->size, 0, 0, 0);
+    CUresult result = cuda_range_take(cuda, place->size, &address);
     if (result)
         return set_cuda_error("cuMemAddressReserve", result);
     place->address = (void *)(uintptr_t)address;
@@ -176,7 +177,7 @@ static void vmm_release(struct place *place)
     if (place->mapped)
         vmm_unmap(place);
     if (place->address && !place->mapped)
-        cuda->address_free(address_of(place), place->size);
+        cuda_range_give(cuda, address_of(place), place->size);
     place->address = NULL;
     cuda_drop_fences(cuda, place);
     forget(place);
