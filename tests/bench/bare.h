@@ -12,6 +12,7 @@
 /* The driver scrubs what is freed, in the background, at 280 GB/s. Nobody offloads to restore in the same
  * millisecond: who does waits for that. */
 #define SCRUBBED_US 20000
+#define SCRUBBED_BYTES_PER_US 280000 /* of what was large */
 
 struct bare {
     const struct cuda_driver *driver; /* NULL: the host device */

@@ -165,6 +165,12 @@ static void row(const char *verb, size_t model_bytes, const char *of, const char
     bench_print(&row);
 }
 
+/* Nobody puts a model to sleep to wake it in the same moment. */
+static void let_scrub(size_t freed)
+{
+    usleep(SCRUBBED_US + (useconds_t)(freed / SCRUBBED_BYTES_PER_US));
+}
+
 static void measure(size_t layer)
 {
     static const char model_is[] = "{\"model\":\"" NAME "\",\"async\":true}";
@@ -176,8 +182,9 @@ static void measure(size_t layer)
     first = move("hbm.sleep", model_is, NULL, NULL);
     for (unsigned i = 0; i < runs; i++) {
         bool last = i + 1 == runs;
+        let_scrub(all);
         wakes[i] = move("hbm.wake", model_is, last ? "wake" : NULL, &usable[i]);
-        usleep(SCRUBBED_US);
+        let_scrub(all);
         sleeps[i] = move("hbm.sleep", model_is, last ? "sleep" : NULL, NULL);
     }
     move("hbm.wake", model_is, NULL, NULL);
