@@ -41,7 +41,7 @@ say = $(if $(V),,@echo '  $(1) $@';)
 objects = $(patsubst %.c,$(BUILD)/obj/%.o,$(1))
 cuda_objects = $(patsubst %.cu,$(BUILD)/obj/%.cu.o,$(1))
 
-BINARIES = $(BUILD)/hbmd $(BUILD)/hbm-worker $(BUILD)/hbmctl $(BUILD)/libhbm.so $(BUILD)/libhbm.a
+BINARIES = $(BUILD)/hbmd $(BUILD)/hbm-worker $(BUILD)/hbmctl $(BUILD)/libhbm.so $(BUILD)/libhbm.a $(BUILD)/hbm-rpc.7
 ifneq ($(NVCC),)
 BINARIES += $(BUILD)/hbm-worker-cuda $(BUILD)/libhbm-matmul.so $(BUILD)/hbm-bench-smem
 CUDA_HOME = $(patsubst %/bin/nvcc,%,$(NVCC))
@@ -98,6 +98,13 @@ $(BUILD)/libhbm.so: $(call objects,$(LIB))
 $(BUILD)/libhbm.a: $(call objects,$(LIB))
 	@rm -f $@
 	$(call say,AR)ar rcs $@ $^
+
+# The manual's page of the JSON-RPC, from its own tables.
+$(BUILD)/rpc-man: $(BUILD)/obj/packaging/man/rpc_man.o
+	$(call say,LD)$(LINK) $^ -o $@
+
+$(BUILD)/hbm-rpc.7: $(BUILD)/rpc-man
+	$(call say,GEN)$< >$@
 
 -include $(shell find $(BUILD)/obj -name '*.d' 2>/dev/null)
 

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from conftest import DEVICE, RpcError
+from conftest import BUILD, DEVICE, RpcError
 from helpers import child, load_layers, put  # noqa: F401 (a fixture)
 from wire import Client
 
@@ -269,6 +269,14 @@ def described(document, method):
         said.append(todo.pop())
         todo += [rows[name]["description"] for name in re.findall(r"(\w+) rows?\b", said[-1]) if name in rows]
     return set(re.findall(r"\w+", " ".join(said)))
+
+
+def test_the_manual_has_every_method_and_error_of_the_discovery_document(daemon):
+    document, page = daemon.rpc("rpc.discover"), (BUILD / "hbm-rpc.7").read_text().splitlines()
+    assert not [method["name"] for method in document["methods"] if f".B {method['name']}" not in page]
+    words = {line.split()[1] for line in page if line.startswith(".BR ")}
+    assert not {name for name, error in document["components"]["errors"].items() if error["code"] > -1000} - words
+    assert {param["name"] for method in document["methods"] for param in method["params"]} <= words
 
 
 def test_every_member_of_an_answer_is_in_the_discovery_document(daemon, child):  # noqa: F811

@@ -52,9 +52,10 @@ Libs.private: -ldl -pthread
 Cflags: -I\${includedir}
 PC
 
-# Two of the manual's pages are made from the programs' own tables.
+# Three of the manual's pages are made from the programs' own tables.
 put 644 "$root/share/man/man8" packaging/man/hbmd.8
 put 644 "$root/share/man/man3" packaging/man/libhbm.3
+put 644 "$root/share/man/man7" "$BUILD/hbm-rpc.7"
 install -d "$root/share/man/man1" "$root/share/man/man5"
 packaging/man/make-hbmctl-man.sh "$BUILD/hbmctl" | install -m 644 /dev/stdin "$root/share/man/man1/hbmctl.1"
 packaging/man/make-conf-man.sh config/options.def config/listener.def | install -m 644 /dev/stdin "$root/share/man/man5/hbmd.conf.5"

@@ -13,7 +13,8 @@
 
 static unsigned reserved, freed;
 
-static CUresult reserve(CUdeviceptr *address, size_t size, size_t alignment, CUdeviceptr wanted, unsigned long long flags)
+static CUresult reserve(CUdeviceptr *address, size_t size, size_t alignment, CUdeviceptr wanted,
+                        unsigned long long flags)
 {
     (void)alignment, (void)wanted, (void)flags;
     reserved++;
