@@ -42,6 +42,7 @@ static const struct {
     {NULL, "--verbose", "a row for each buffer (default: one line for all)"},
     {"bench", "--size", "of matrices N x N (default 4096)"},
     {NULL, "--timeout", "how long to wait (default: for ever)"},
+    {NULL, "--patience", "how long each part may take; what takes longer is left out (default: 20)"},
     {NULL, "--follow", "go on with what happens from now"},
     {NULL, "--since", "only after this number, the first column"},
     {NULL, "--listen", "serve them for ever at http://127.0.0.1:PORT/metrics, to whoever is on this machine (0: any free port)"},

@@ -19,6 +19,7 @@ int run_cancel(const struct cli *cli);
 int run_events(const struct cli *cli);
 int run_metrics(const struct cli *cli);
 int run_doctor(const struct cli *cli);
+int run_support_bundle(const struct cli *cli);
 int run_top(const struct cli *cli);
 int run_complete(const struct cli *cli);
 int run_map(const struct cli *cli);

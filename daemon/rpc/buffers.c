@@ -234,7 +234,47 @@ void handle_SHOW(struct request *request, const struct SHOW_args *args)
     list_each(request, args->sel, write_everything);
 }
 
+static bool awaited(struct lease_index *index, uint64_t held)
+{
+    struct lease_entry *entry = lease_index_find(index, held);
+
+    while (entry && entry->lease->session->state != SESSION_QUARANTINED)
+        entry = lease_index_next(index, entry);
+    return entry;
+}
+
+static bool is_awaited(struct lease_index *index, const struct buffer *buffer)
+{
+    FOR_EACH_PART(part, buffer)
+        if (awaited(index, part->id))
+            return true;
+    return awaited(index, buffer->id) || (buffer->model && awaited(index, buffer->model->id));
+}
+
+/* What a client that has ended still holds. */
+static void list_awaited(struct request *request)
+{
+    _cleanup_(lease_index_clear) struct lease_index index = {0};
+    bool anybody = request->core->n_quarantined;
+
+    if (anybody && !lease_index_make(&index, request->core))
+        return answer_refuse(request, INTERNAL_ERROR, "no memory for the answer");
+    struct listing *listing = listing_new(request, anybody ? request->core->n_buffers : 0, write_why);
+    if (!listing)
+        return;
+    list_for_each (node, &request->core->buffers) {
+        const struct buffer *buffer = list_entry(node, struct buffer, node);
+        if (!anybody)
+            break;
+        if (!buffer->parent && buffer_visible(buffer, &request->connection->who) && is_awaited(&index, buffer))
+            listing_add(listing, buffer);
+    }
+    listing_start(listing);
+}
+
 void handle_WHY_NOT_FREE(struct request *request, const struct WHY_NOT_FREE_args *args)
 {
+    if (!args->sel)
+        return list_awaited(request);
     list_each(request, args->sel, write_why);
 }

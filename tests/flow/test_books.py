@@ -2,7 +2,7 @@
 import os
 import re
 
-from helpers import (MIB, OTHER, Client, as_user, child, client, ctl_done, ctl_refused, gpu_only, hash_of, host_only, let_others_in,
+from helpers import (MIB, OTHER, Client, as_user, child, client, ctl_done, ctl_json, ctl_refused, gpu_only, hash_of, host_only, let_others_in,
                      load_layers, module_daemon, put, refused, root_only, shared, used)
 from tables import publish
 from wire import KEEP, RO, RW
@@ -72,9 +72,11 @@ def test_a_quarantined_holder_is_named_with_what_is_awaited(shared, child):
     assert f"pid {victim.pid} (engine) is gone and awaited is its process to end, for" in lease["detail"]
     assert "end that process" in lease["remedy"]
     assert f"pid {victim.pid} (engine) is gone" in ctl_done(shared, "why-not-free", "w")
+    put(shared, "other", bytes(4096))
+    assert [row["name"] for row in ctl_json(shared, "why-not-free")] == ["w"]
     victim.kill()
     shared.wait_for(lambda: "lease" not in reasons(shared, "w"))
-    assert shared.rpc("hbm.status")["quarantined_bytes"] == 0
+    assert shared.rpc("hbm.status")["quarantined_bytes"] == 0 and ctl_json(shared, "why-not-free") == []
 
 
 def test_a_model_and_its_builder_are_named(shared, client):
