@@ -34,11 +34,15 @@ def leases(daemon, name):
     return row_of(daemon, name)["leases"]
 
 
+def environment(daemon):
+    """Of an interpreter that imports hbm."""
+    return {**os.environ, "PYTHONPATH": str(PACKAGE), "HBM_RUNTIME_DIR": str(daemon.runtime_dir)}
+
+
 def in_a_process(daemon, code):
     """The code, with hbm, numpy and a session `s`, in an interpreter of its own."""
     start = "import sys, numpy, hbm\ns = hbm.connect()\n"
-    environment = {**os.environ, "PYTHONPATH": str(PACKAGE), "HBM_RUNTIME_DIR": str(daemon.runtime_dir)}
-    return subprocess.run([sys.executable, "-c", start + textwrap.dedent(code)], env=environment, text=True, timeout=60,
+    return subprocess.run([sys.executable, "-c", start + textwrap.dedent(code)], env=environment(daemon), text=True, timeout=60,
                           stdout=subprocess.PIPE, stderr=subprocess.PIPE, check=False)
 
 

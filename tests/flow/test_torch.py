@@ -99,3 +99,22 @@ def test_a_model_that_went_away_is_back_at_the_same_address_with_its_values(shar
         assert all(tensors[name].data_ptr() == model[name].address for name in tensors)
     """)
     sweep(shared)
+
+
+@gpu_only
+def test_a_loaded_model_has_its_encoded_tensors_with_their_scales(shared, run):
+    run("""
+        generator = torch.Generator().manual_seed(1)
+        weights = {"w": torch.randn(64, 256, generator=generator).cuda(), "v": torch.randn(64, 256, generator=generator).cuda(), "n": torch.ones(256).cuda()}
+        hbm.publish("m", weights, session=session)
+        gc.collect()
+        session.compress("m/w", "int8", per="channel").wait(60)
+        session.compress("m/v", "int4", per="group", group=128).wait(60)
+        tensors = hbm.load_model("m", session=session)
+        assert list(tensors) == ["w", "v", "n"] and torch.equal(tensors["n"], weights["n"])
+        for name, dtype, error in (("w", torch.int8, 0.02), ("v", torch.uint8, 0.4)):
+            found = tensors[name]
+            assert found.values.is_cuda and found.values.dtype == dtype and found.scale.is_cuda
+            assert (found.decoded() - weights[name]).abs().max() < error
+    """)
+    sweep(shared)

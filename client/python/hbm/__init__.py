@@ -15,18 +15,19 @@ from __future__ import annotations
 import os
 import threading
 
-from . import errors
+from . import errors, safetensors
 from .buffer import Buffer, to_torch
 from .errors import (Busy, Denied, Disconnected, Error, Exists, Invalid, Lost, NoDaemon, NoMemory, NotFound, Timeout,
                      Unsupported)
 from .model import Build, Model
 from .op import Op, Receipt
+from .quantised import Quantised
 from .arrays import publish
 from .session import Device, Session, layer_of
 
 __all__ = ["Buffer", "Build", "Busy", "Denied", "Device", "Disconnected", "Error", "Exists", "Invalid", "Lost", "Model",
-           "NoDaemon", "NoMemory", "NotFound", "Op", "Receipt", "Session", "Timeout", "Unsupported", "connect",
-           "default_session", "errors", "layer_of", "load_model", "publish", "to_torch"]
+           "NoDaemon", "NoMemory", "NotFound", "Op", "Quantised", "Receipt", "Session", "Timeout", "Unsupported", "connect",
+           "default_session", "errors", "layer_of", "load_model", "publish", "safetensors", "to_torch"]
 
 _default: tuple | None = None
 _guard = threading.Lock()
@@ -46,6 +47,16 @@ def default_session() -> Session:
         return _default[1]
 
 
-def load_model(name: str, framework: str = "torch", *, wait: bool = False, session: Session | None = None) -> dict:
-    """A published model as tensors that share its memory: name -> tensor. It stays attached until they are gone."""
-    return (session or default_session()).model(name, wait=wait).tensors(framework)
+def load_model(name: str, framework: str | None = None, *, path=None, wait: bool = True, timeout: float | None = None,
+               session: Session | None = None) -> dict:
+    """A model as tensors that share its memory: name -> tensor ("torch", "cupy", "jax", "numpy"; None: the first of these
+    that is here), and Quantised where it is encoded with scales. It stays attached until they are gone.
+
+    wait: for a model that is being built. path: its safetensors file, from which the first process that asks publishes
+    it, while the others wait. They are read-only: a write into one faults."""
+    session = session or default_session()
+    if path is None:
+        model = session.model(name, wait=wait, timeout=timeout)
+    else:
+        model = safetensors.load_model(session, path, name, timeout=timeout)
+    return model.tensors(framework)

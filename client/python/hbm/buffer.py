@@ -6,7 +6,9 @@ also when the Buffer or the Session have been let go of before.
 from __future__ import annotations
 
 import ctypes
+import importlib.util
 import weakref
+from typing import NamedTuple
 
 from . import _c, dlpack, dtypes
 from ._c import lib
@@ -22,6 +24,17 @@ class Lease:
         self.claim: int = claim.value
         # Not as the interpreter ends: views may be used until then, and the process's end gives all back.
         weakref.finalize(self, lib.hbm_claim_unref, self.claim).atexit = False
+
+
+_GRANULARITIES = ("tensor", "channel", "group")  # by their numbers
+
+
+class Units(NamedTuple):
+    """What shares one scale of an encoded buffer."""
+
+    per: str    # "tensor", "channel" or "group"
+    axis: int   # of the channels
+    group: int  # elements of a group, along the last axis
 
 
 class Buffer:
@@ -41,7 +54,8 @@ class Buffer:
         self.dtype: str = dtypes.name(info.dtype)
         self.shape: tuple = tuple(info.dims[:info.rank]) if info.rank else _flat(info.size, self.dtype)
         self.encoding: str = _encoding_text(info.encoding)
-        self._stored: str = self.dtype if info.encoding.codec == _c.RAW else dtypes.name(info.encoding.stored)
+        self.units = Units(_GRANULARITIES[info.encoding.granularity], info.encoding.axis, info.encoding.group)
+        self.stored: str = self.dtype if info.encoding.codec == _c.RAW else dtypes.name(info.encoding.stored)
 
     def __repr__(self) -> str:
         form = "" if self.encoding == "raw" else f", {self.encoding}"
@@ -125,7 +139,7 @@ class Buffer:
         import numpy
 
         array = numpy.frombuffer(self._host_bytes(), dtype=numpy.uint8)
-        return array.view(dtypes.to_numpy(self._stored)).reshape(self.shape)
+        return array.view(dtypes.to_numpy(self.stored)).reshape(self.shape)
 
     def __array__(self, dtype=None, copy=None):
         array = self.numpy()
@@ -145,7 +159,7 @@ class Buffer:
         del stream
         if copy or (dl_device is not None and tuple(dl_device) != self.__dlpack_device__()):
             raise BufferError("it is shared where it lies: no copies are made")
-        return self._capsule(dtypes.to_dlpack(self._stored), self.shape, max_version)
+        return self._capsule(dtypes.to_dlpack(self.stored), self.shape, max_version)
 
     def _capsule(self, dtype: tuple, shape: tuple, max_version=None):
         return dlpack.capsule(self._held().claim, self.address, shape, dtype, self.__dlpack_device__(), self.readonly,
@@ -155,7 +169,7 @@ class Buffer:
     def __cuda_array_interface__(self) -> dict:
         if not self.is_cuda:
             raise AttributeError("it lies in host memory")
-        typestr = dtypes.to_numpy(self._stored).str
+        typestr = dtypes.to_numpy(self.stored).str
         self._lent = True  # a consumer keeps this object, and cannot be told
         return {"shape": self.shape, "typestr": typestr, "data": (self.address, self.readonly), "version": 3}
 
@@ -179,7 +193,7 @@ def to_torch(buffer: Buffer):
     of a read-only lease ends the process, on the host by SIGSEGV, on a GPU by an illegal address."""
     import torch
 
-    wanted = dtypes.to_torch(buffer._stored)
+    wanted = dtypes.to_torch(buffer.stored)
     if 0 in buffer.shape:
         return torch.empty(buffer.shape, dtype=wanted)
     return torch.from_dlpack(_AsBytes(buffer)).view(wanted).reshape(buffer.shape)
@@ -202,6 +216,14 @@ def to_framework(buffer: Buffer, framework: str):
 
         return jax.dlpack.from_dlpack(buffer)
     raise ValueError(f"framework {framework!r}: numpy, torch, cupy, jax or buffer")
+
+
+def framework_here(is_cuda: bool) -> str:
+    """What there is for memory on a GPU, or in host memory."""
+    for framework in ("torch", "cupy", "jax") if is_cuda else ("torch", "jax", "numpy"):
+        if importlib.util.find_spec(framework):
+            return framework
+    raise ImportError("there is no torch, CuPy or JAX here" if is_cuda else "there is no torch, JAX or NumPy here") from None
 
 
 def _flat(nbytes: int, dtype: str) -> tuple:

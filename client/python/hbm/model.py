@@ -4,9 +4,11 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Iterator, Mapping, Sequence
 
-from . import _c
+from . import _c, quantised
 from ._c import lib
-from .buffer import Buffer, Lease, to_framework
+from .buffer import Buffer, Lease, framework_here
+from .errors import NotFound
+from .suggest import did_you_mean
 
 
 class Model(Mapping):
@@ -35,8 +37,14 @@ class Model(Mapping):
 
     def __getitem__(self, tensor: str) -> Buffer:
         info = _c.Info()
-        lib.hbm_model_buffer(self._held().pointer, self._rows[tensor], ctypes.byref(info))
+        row = self._rows.get(tensor)
+        if row is None:
+            raise NotFound(f"model {self.name} has no tensor {tensor!r}{did_you_mean(tensor, self._rows)}")
+        lib.hbm_model_buffer(self._held().pointer, row, ctypes.byref(info))
         return Buffer(self._held(), info, owns=False)
+
+    def __contains__(self, tensor) -> bool:
+        return tensor in self._rows
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._rows)
@@ -51,9 +59,13 @@ class Model(Mapping):
         at = lib.hbm_model_metadata(self._held().pointer, ctypes.byref(size))
         return ctypes.string_at(at, size.value) if at else b""
 
-    def tensors(self, framework: str = "torch") -> dict:
-        """All of them, sharing the memory: numpy, torch, cupy or jax arrays."""
-        return {name: to_framework(self[name], framework) for name in self}
+    def tensors(self, framework: str | None = None) -> dict:
+        """All of them, sharing the memory: "torch", "cupy", "jax" or "numpy" arrays, or "buffer" (None: of the first of
+        these that is here). Encoded ones come with their scales, as Quantised."""
+        return quantised.tensors(self, framework or self._framework())
+
+    def _framework(self) -> str:
+        return framework_here(any(buffer.is_cuda for buffer in self.values()))
 
     def lock(self, group: str | None = None, timeout: float | None = 60.0) -> None:
         """One group (None: all) resident again, at the same addresses."""

@@ -69,6 +69,7 @@ def load_model(session: Session, path, name: str | None = None, *, replace: bool
     except Exists:
         return session.model(name, timeout=timeout)
     if not isinstance(build, Build):
+        build.lock(timeout=timeout)
         return build
     with build:
         _fill(session, build, file, timeout)

@@ -11,8 +11,10 @@ from typing import NamedTuple
 from . import _c, dtypes
 from ._c import lib
 from .buffer import Buffer, Lease
+from .errors import NotFound, error_of
 from .model import Build, Model
 from .op import Op
+from .suggest import did_you_mean, published
 
 
 class Device(NamedTuple):
@@ -60,6 +62,7 @@ class Session:
                              reconnect_ms=_c.milliseconds(reconnect) if reconnect else 0, server_uid=server_uid)
         pointer = c_void_p()
         lib.hbm_open(byref(options), byref(pointer))
+        self._runtime_dir = runtime_dir or (os.path.dirname(os.fspath(socket)) if socket else None)
         self._connection: _Connection | None = _Connection(pointer.value)
 
     def __enter__(self) -> Session:
@@ -103,8 +106,7 @@ class Session:
                timeout: float | None = 60.0) -> Buffer:
         """By name or id; waits for it to come back from another tier. in_place: host memory is mapped as it lies."""
         pointer = c_void_p()
-        flags = (_c.UNLOCKED if unlocked else 0) | (_c.IN_PLACE if in_place else 0)
-        how = (_c.RW if write else _c.RO, flags, _c.milliseconds(timeout), byref(pointer))
+        how = (_c.RW if write else _c.RO, _where(unlocked, in_place), _c.milliseconds(timeout), byref(pointer))
         if isinstance(what, int):
             lib.hbm_attach_id(self._pointer, what, *how)
         else:
@@ -135,9 +137,13 @@ class Session:
               timeout: float | None = 60.0) -> Model:
         """All of a published model by one request. wait: for one that is being built."""
         pointer = c_void_p()
-        flags = (_c.UNLOCKED if unlocked else 0) | (_c.IN_PLACE if in_place else 0) | (_c.WAIT if wait else 0)
-        lib.hbm_model_attach(self._pointer, _c.text(name), _c.RW if write else _c.RO, flags, _c.milliseconds(timeout),
-                             byref(pointer))
+        flags = _where(unlocked, in_place) | (_c.WAIT if wait else 0)
+        try:
+            lib.hbm_model_attach(self._pointer, _c.text(name), _c.RW if write else _c.RO, flags, _c.milliseconds(timeout),
+                                 byref(pointer))
+        except NotFound as error:
+            sentence = str(error) + did_you_mean(name, published(self._runtime_dir))
+            raise error_of(error.name, error.code, sentence) from None
         return Model(Lease(self._open(), pointer.value, lib.hbm_claim_model), name)
 
     def build(self, name: str, tensors: Mapping[str, tuple], *, key: str | None = None, metadata: bytes = b"",
