@@ -347,6 +347,25 @@ int hbm_dlpack_export(hbm_claim *claim, const struct hbm_dlpack *what, void **re
 /* The destructor of a Python capsule of that tensor, by either name: frees what nobody has taken. */
 void hbm_dlpack_capsule_ends(void *capsule);
 
+/* ---- For PyTorch ----
+ * What torch.cuda.memory.CUDAPluggableAllocator wraps: an engine's tensors then lie in memory of the broker's, which counts
+ * it, may take it when asked to, and gives it back when the process dies. Threads: any; fork: as everywhere, the child's is
+ * refused. */
+
+/* Where the calling thread's allocations come from until it calls again: a session by its claim, which has to stay until
+ * then, and a group, by which they are locked, unlocked and named ("group:NAME"). NULL, NULL, as in threads that never
+ * called: the process's own session, opened at the first of them, and no group: that memory stays locked. */
+int hbm_torch_use(hbm_claim *session, const char *group);
+/* Zeroed and locked; NULL where there is none, and hbm_last_error_detail() says why. device is torch's number of the GPU; on
+ * the host device its index. */
+void *hbm_torch_alloc(size_t size, int device, void *stream);
+/* Waits for the work queued on the stream, then gives back. NULL, and what is not of hbm_torch_alloc, is left alone. */
+void hbm_torch_free(void *pointer, size_t size, int device, void *stream);
+/* hbm_unlock and hbm_lock of all that the group has in this process. Locking is all or nothing. Who allocates or frees
+ * meanwhile waits. */
+int hbm_torch_unlock(const char *group, void *const *streams, unsigned n);
+int hbm_torch_lock(const char *group, uint32_t timeout_ms);
+
 #ifdef __cplusplus
 }
 #endif

@@ -43,6 +43,15 @@ static int find_device(const struct cuda_driver *cuda, const char *uuid, CUdevic
     return set_error(HBM_E_NO_CUDA, "%s is not among the %d GPUs that this process sees", uuid, count);
 }
 
+bool cuda_is(int ordinal, const char *uuid)
+{
+    const struct cuda_driver *cuda = cuda_driver();
+    CUdevice device;
+    CUuuid one;
+
+    return cuda && !cuda->device_get(&device, ordinal) && !cuda->device_uuid(&one, device) && uuid_matches(&one, uuid);
+}
+
 static void choose_access(const struct cuda_driver *cuda, struct cuda_place *place, bool writable)
 {
     int flags = writable ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE : CU_MEM_ACCESS_FLAGS_PROT_READ;

@@ -6,6 +6,7 @@
 
 #include "client/hbm.h"
 #include "client/lib/error.h"
+#include "client/lib/lease.h"
 #include "client/lib/util.h"
 
 struct hbm_claim {
@@ -26,6 +27,11 @@ static int claim_new(hbm_session *session, hbm_lease *lease, hbm_model *model, h
     atomic_init(&claim->refs, 1);
     *ret = claim;
     return 0;
+}
+
+hbm_session *claim_session(const hbm_claim *claim)
+{
+    return claim->session;
 }
 
 int hbm_claim_session(hbm_session *session, hbm_claim **ret)

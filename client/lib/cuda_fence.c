@@ -93,6 +93,25 @@ int cuda_wait(struct place *place)
     return 0;
 }
 
+int cuda_wait_stream_of(int ordinal, void *stream)
+{
+    const struct cuda_driver *cuda = cuda_driver();
+    CUcontext context;
+    CUdevice device;
+
+    if (!cuda)
+        return HBM_E_NO_CUDA;
+    CUresult result = cuda->device_get(&device, ordinal);
+    if (!result)
+        result = cuda_primary(cuda, device, &context);
+    if (result)
+        return set_cuda_error("cuDevicePrimaryCtxRetain", result);
+    CUcontext old = cuda_enter(cuda, context);
+    int error = cuda_wait_streams(&stream, 1);
+    cuda_enter(cuda, old);
+    return error;
+}
+
 int cuda_wait_streams(void *const *streams, unsigned n)
 {
     const struct cuda_driver *cuda = n ? cuda_driver() : NULL;

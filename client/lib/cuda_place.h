@@ -22,6 +22,10 @@ struct cuda_place {
     struct fence *fences;
 };
 
+/* True if this process's GPU of that number is the one of the UUID. */
+bool cuda_is(int ordinal, const char *uuid);
+/* Waits for the work queued on a stream of that GPU, whichever is current. */
+int cuda_wait_stream_of(int ordinal, void *stream);
 /* Makes the context current and returns the one that was. */
 CUcontext cuda_enter(const struct cuda_driver *cuda, CUcontext context);
 /* backend->fence and ->wait of both kinds. */

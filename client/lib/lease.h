@@ -69,6 +69,9 @@ bool model_was_discarded(hbm_session *session, uint64_t buffer);
 /* Locks the given holds, however many. All or nothing. */
 int model_lock_holds(hbm_model *model, struct hold *const *holds, unsigned n, uint32_t timeout_ms);
 
+/* claim.c: whose claim it is. */
+hbm_session *claim_session(const hbm_claim *claim);
+
 /* names.c: text to number; the texts are borrowed. */
 int name_index_init(struct name_index *index, unsigned n);
 bool name_index_add(struct name_index *index, const char *text, uint32_t value); /* false: there already */

@@ -118,3 +118,50 @@ def test_a_loaded_model_has_its_encoded_tensors_with_their_scales(shared, run):
             assert (found.decoded() - weights[name]).abs().max() < error
     """)
     sweep(shared)
+
+
+@gpu_only
+def test_what_torch_allocates_in_a_pool_lies_in_the_broker_and_ends_with_its_tensors(shared, run):
+    run("""
+        import hbm.torch, json, os, socket
+        def rows():
+            with socket.socket(socket.AF_UNIX) as control:
+                control.connect(os.environ["HBM_RUNTIME_DIR"] + "/control.sock")
+                control.sendall(b'{"jsonrpc":"2.0","id":1,"method":"hbm.ls"}\\n')
+                return [row for row in json.loads(control.makefile().readline())["result"] if row["group"] == "engine"]
+        before = torch.ones(1 << 20, device="cuda")
+        with hbm.torch.MemPool("engine", session=session) as pool:
+            layers = torch.nn.Sequential(*(torch.nn.Linear(2048, 2048) for _ in range(4))).cuda()
+        outside = torch.ones(64 << 20, device="cuda")
+        held = sum(row["size"] for row in rows())
+        assert 4 * 2048 * 2048 * 4 <= held < 2 * 4 * 2048 * 2048 * 4, rows()
+        x = torch.randn(8, 2048, device="cuda")
+        y, addresses = layers(x), [p.data_ptr() for p in layers.parameters()]
+        torch.cuda.synchronize()
+        pool.unlock(torch.cuda.current_stream())
+        session.offload("group:engine", "host", force=True).wait(60)
+        assert {row["tier"] for row in rows()} == {"host"}
+        pool.lock()
+        assert {row["tier"] for row in rows()} == {"device"} and addresses == [p.data_ptr() for p in layers.parameters()]
+        assert torch.equal(layers(x), y)
+        del layers, pool
+        gc.collect()
+        torch.cuda.empty_cache()
+        assert rows() == [], rows()
+    """)
+    sweep(shared)
+
+
+@gpu_only
+def test_an_allocation_that_the_broker_refuses_is_torchs_out_of_memory_with_its_reason(run):
+    run("""
+        import hbm.torch
+        try:
+            with hbm.torch.MemPool("engine", session=session):
+                torch.empty(1 << 50, dtype=torch.uint8, device="cuda")
+        except torch.cuda.OutOfMemoryError as error:
+            assert any("hbm: " in note for note in getattr(error, "__notes__", ["hbm: "]))
+        else:
+            raise AssertionError("a petabyte was had")
+        assert torch.ones(3, device="cuda").sum() == 3
+    """)

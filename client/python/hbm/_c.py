@@ -137,6 +137,9 @@ _CALLS = {
     "hbm_claim_session": [_HANDLE, _OUT],
     "hbm_claim_lease": [_HANDLE, _HANDLE, _OUT],
     "hbm_claim_model": [_HANDLE, _HANDLE, _OUT],
+    "hbm_torch_use": [_HANDLE, c_char_p],
+    "hbm_torch_unlock": [c_char_p, _STREAMS, c_uint],
+    "hbm_torch_lock": [c_char_p, c_uint32],
     "hbm_dlpack_export": [_HANDLE, POINTER(DlPack), _OUT],
 }
 
@@ -157,6 +160,8 @@ _PLAIN = {
     "hbm_claim_unref": (None, [_HANDLE]),
     "hbm_claim_disown": (None, [_HANDLE]),
     "hbm_dlpack_capsule_ends": (None, [_HANDLE]),
+    "hbm_torch_alloc": (c_void_p, [c_size_t, c_int, c_void_p]),
+    "hbm_torch_free": (None, [c_void_p, c_size_t, c_int, c_void_p]),
     "hbm_dtype_name": (c_char_p, [c_uint]),
     "hbm_dtype_by_name": (c_int, [c_char_p]),
     "hbm_dtype_bits": (c_uint, [c_uint]),
