@@ -200,6 +200,11 @@ for _name, (_result, _arguments) in _PLAIN.items():
     _function.argtypes, _function.restype = _arguments, _result
 
 
+def handle(pointer: c_void_p) -> int:
+    """What a call has put there."""
+    return pointer.value or 0
+
+
 def text(value: str | None) -> bytes | None:
     """A C string; NUL would end it early, and another object be meant."""
     if value is None:

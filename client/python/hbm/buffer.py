@@ -5,6 +5,7 @@ also when the Buffer or the Session have been let go of before.
 """
 from __future__ import annotations
 
+import builtins
 import ctypes
 import importlib.util
 import weakref
@@ -21,7 +22,7 @@ class Lease:
         self.pointer, self.session = pointer, session
         claim = ctypes.c_void_p()
         claim_on(pointer, session.claim, ctypes.byref(claim))
-        self.claim: int = claim.value
+        self.claim = _c.handle(claim)
         # Not as the interpreter ends: views may be used until then, and the process's end gives all back.
         weakref.finalize(self, lib.hbm_claim_unref, self.claim).atexit = False
 
@@ -41,7 +42,8 @@ class Buffer:
     """What has a name, an element type and a shape. Attached by Session.attach, Session.alloc or a Model."""
 
     def __init__(self, lease: Lease, info: _c.Info, owns: bool):
-        self._lease, self._owns = lease, owns  # owns: a lease of its own, which can be locked by itself
+        self._lease: Lease | None = lease
+        self._owns = owns  # owns: a lease of its own, which can be locked by itself
         self._lent = False
         self._address = info.pointer or (lib.hbm_pointer(lease.pointer) if owns else None)
         self.id: int = info.id
@@ -123,7 +125,7 @@ class Buffer:
         if self.is_cuda:
             raise BufferError(f"{self!r} lies on a GPU: use torch, CuPy or JAX (hbm.to_torch, __dlpack__)")
         array = (ctypes.c_char * self.nbytes).from_address(self.address) if self.nbytes else (ctypes.c_char * 0)()
-        array.lease = self._held()
+        array.lease = self._held()  # type: ignore[attr-defined]
         view = memoryview(array).cast("B")
         return view.toreadonly() if self.readonly else view
 
@@ -131,7 +133,7 @@ class Buffer:
         """The bytes, where host memory is the device."""
         return self._host_bytes()
 
-    def __buffer__(self, _flags) -> memoryview:  # Python 3.12 and newer
+    def __buffer__(self, _flags) -> builtins.memoryview:  # Python 3.12 and newer
         return self._host_bytes()
 
     def numpy(self):

@@ -7,9 +7,9 @@ from . import _c
 
 
 class _Row(NamedTuple):
-    numpy: str | None   # a typestr, or a type of ml_dtypes
+    numpy: str            # a typestr, or a type of ml_dtypes
     dlpack: tuple | None  # (code, bits); None: goes as bytes
-    torch: str | None
+    torch: str
 
 
 _INT, _UINT, _FLOAT, _BFLOAT, _COMPLEX, _BOOL = 0, 1, 2, 4, 5, 6
@@ -75,7 +75,7 @@ def to_dlpack(dtype: str) -> tuple:
 def to_torch(dtype: str):
     import torch
 
-    found = getattr(torch, _row(dtype).torch or "", None)
+    found = getattr(torch, _row(dtype).torch, None)
     if found is None:
         raise TypeError(f"this torch has no {dtype}")
     return found

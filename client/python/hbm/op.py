@@ -76,8 +76,16 @@ class Op:
             self.cancel()
             raise
 
+    async def _ended(self) -> Receipt:
+        try:
+            return await asyncio.to_thread(self.wait)
+        except asyncio.CancelledError:
+            self.cancel()
+            raise
+
     def __await__(self):
-        return asyncio.to_thread(self.wait).__await__()
+        """As wait(), in a thread. Cancelled, the operation is too."""
+        return self._ended().__await__()
 
     def cancel(self) -> None:
         """All that it would have changed stays as it was, unless it ends well first."""

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from ctypes import byref, c_int, c_void_p
 from typing import NamedTuple
 
-from . import _c, dtypes
+from . import _c, dtypes, rpc
 from ._c import lib
 from .buffer import Buffer, Lease
 from .errors import NotFound, error_of
@@ -18,7 +18,7 @@ from .suggest import did_you_mean, published
 
 
 class Device(NamedTuple):
-    index: int
+    index: int  # type: ignore[assignment]  # of a tuple, its method
     uuid: str
     name: str
     is_cuda: bool
@@ -35,7 +35,7 @@ class _Connection:
         self._cuda: dict[int, bool] = {}
         claim = c_void_p()
         lib.hbm_claim_session(pointer, byref(claim))
-        self.claim: int = claim.value
+        self.claim = _c.handle(claim)
         weakref.finalize(self, lib.hbm_claim_unref, self.claim).atexit = False
 
     def device(self, index: int) -> Device:
@@ -63,7 +63,7 @@ class Session:
         pointer = c_void_p()
         lib.hbm_open(byref(options), byref(pointer))
         self._runtime_dir = runtime_dir or (os.path.dirname(os.fspath(socket)) if socket else None)
-        self._connection: _Connection | None = _Connection(pointer.value)
+        self._connection: _Connection | None = _Connection(_c.handle(pointer))
 
     def __enter__(self) -> Session:
         return self
@@ -100,7 +100,7 @@ class Session:
                        group=_c.text(group), dims=dims, flags=(_c.KEEP if keep else 0) | (_c.SHARED if shared else 0))
         pointer = c_void_p()
         lib.hbm_alloc(self._pointer, byref(spec), byref(pointer))
-        return self._buffer(pointer.value)
+        return self._buffer(_c.handle(pointer))
 
     def attach(self, what: str | int, *, write: bool = False, unlocked: bool = False, in_place: bool = False,
                timeout: float | None = 60.0) -> Buffer:
@@ -111,7 +111,7 @@ class Session:
             lib.hbm_attach_id(self._pointer, what, *how)
         else:
             lib.hbm_attach(self._pointer, _c.text(what), *how)
-        return self._buffer(pointer.value)
+        return self._buffer(_c.handle(pointer))
 
     def _buffer(self, pointer: int) -> Buffer:
         info = _c.Info()
@@ -144,7 +144,7 @@ class Session:
         except NotFound as error:
             sentence = str(error) + did_you_mean(name, published(self._runtime_dir))
             raise error_of(error.name, error.code, sentence) from None
-        return Model(Lease(self._open(), pointer.value, lib.hbm_claim_model), name)
+        return Model(Lease(self._open(), _c.handle(pointer), lib.hbm_claim_model), name)
 
     def build(self, name: str, tensors: Mapping[str, tuple], *, key: str | None = None, metadata: bytes = b"",
               group: Callable[[str], str] | None = None, device: int = _c.ANY_DEVICE, mode: int = 0o600,
@@ -167,20 +167,29 @@ class Session:
         pointer, must_build = c_void_p(), c_int()
         lib.hbm_publish_begin(self._pointer, byref(spec), _c.milliseconds(timeout), byref(pointer), byref(must_build))
         if must_build.value:
-            return Build(Lease(self._open(), pointer.value, lib.hbm_claim_model), name)
-        return Model(Lease(self._open(), pointer.value, lib.hbm_claim_model), name)
+            return Build(Lease(self._open(), _c.handle(pointer), lib.hbm_claim_model), name)
+        return Model(Lease(self._open(), _c.handle(pointer), lib.hbm_claim_model), name)
 
     def fill(self, fd: int, ranges: Iterable[tuple]) -> Op:
         """The daemon reads ranges of an open file into buffers: (buffer id, offset in it, offset in the file, bytes)."""
         rows = [_c.Range(*row) for row in ranges]
         return self._op(lambda out: lib.hbm_fill(self._pointer, fd, (_c.Range * len(rows))(*rows), len(rows), out))
 
+    def sleep(self, name: str, to: str = "host", *, codec: str | None = None, timeout: float | None = None) -> None:
+        """The whole model off the device, to "host" or "disk", past the offload limit; codec: encoded so meanwhile. Returns
+        when it is there. For who may write the model."""
+        rpc.call(self._runtime_dir, "hbm.sleep", {"model": name, "to": to, **({"codec": codec} if codec else {})}, timeout)
+
+    def wake(self, name: str, *, timeout: float | None = None) -> None:
+        """All of it back, layer by layer in its order of use. Each can be locked as soon as it is there."""
+        rpc.call(self._runtime_dir, "hbm.wake", {"model": name}, timeout)
+
     # ---- Operations: each returns an Op; wait() for it, or go on ----
 
     def _op(self, call) -> Op:
         pointer = c_void_p()
         call(byref(pointer))
-        return Op(self._open(), pointer.value)
+        return Op(self._open(), _c.handle(pointer))
 
     def offload(self, sel: str, to: str = "host", *, force: bool = False, live: bool = False) -> Op:
         """sel: a name, a glob, "id:0x...", "group:NAME" or "model:NAME"; to: "host" or "disk". live: those who have it
