@@ -25,13 +25,27 @@ static void fill_standard_fds(void)
         close(fd);
 }
 
+/* Whoever started us may have had signals blocked, or SIGCHLD ignored, and exec hands that on: then no child's
+ * death would be seen, and no SIGTERM. What is written past a limit is to fail, and not to kill. */
+static void own_signals(void)
+{
+    sigset_t none;
+
+    sigemptyset(&none);
+    sigprocmask(SIG_SETMASK, &none, NULL);
+    signal(SIGCHLD, SIG_DFL);
+    signal(SIGPIPE, SIG_IGN);
+    signal(SIGXFSZ, SIG_IGN);
+}
+
 static int serve(const struct setup *setup, const struct config *config)
 {
     struct server *server = NULL;
     int error = server_new(setup, config, &server);
 
     if (error) {
-        log_error("cannot start: %s", strerror(-error));
+        log_error("cannot start: %s; %s", strerror(-error),
+                  error == -EMFILE ? "raise LimitNOFILE or ulimit -n" : "mend that, and start it again");
         server_free(server);
         return EXIT_FAILURE;
     }
@@ -52,7 +66,7 @@ int main(int argc, char **argv)
     fill_standard_fds();
     crash_watch("hbmd");
     umask(077);
-    signal(SIGPIPE, SIG_IGN);
+    own_signals();
     journal_attach();
     bool sound = setup_load(&setup, &config);
     if (setup.check) {

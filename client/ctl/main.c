@@ -1,6 +1,7 @@
 /* hbmctl: the operator's tool. What it can do is in verbs.c. */
 #include <errno.h>
 #include <locale.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -39,6 +40,7 @@ int main(int argc, char **argv)
     static struct cli cli;
 
     setlocale(LC_CTYPE, "");
+    signal(SIGCHLD, SIG_DFL); /* ignored, which exec hands on, it would keep from us how a child ended */
     cJSON_InitHooks(&(cJSON_Hooks){.malloc_fn = memory_for_json, .free_fn = free});
     int status = cli_parse(&cli, argc, argv);
     if (!status)

@@ -41,5 +41,6 @@ int fail_errno(struct failure *failure, int otherwise, const char *call, int num
 {
     char text[96];
 
-    return fail(failure, error_of(number, otherwise), "%s: %s", call, strerror_r(number, text, sizeof(text)));
+    return fail(failure, error_of(number, otherwise), "%s: %s%s", call, strerror_r(number, text, sizeof(text)),
+                number == EFBIG ? " (ulimit -f, LimitFSIZE)" : "");
 }

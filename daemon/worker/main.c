@@ -49,6 +49,7 @@ int main(int argc, char **argv)
     rights_drop();
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     signal(SIGPIPE, SIG_IGN);
+    signal(SIGXFSZ, SIG_IGN); /* what is larger than the limit of a file is refused, and other jobs go on */
     raise_fd_limit();
     fault_init();
     checksum_init();

@@ -1,5 +1,6 @@
 """The spill directory full, gone or lying (FAULTS 20, 21; CASES 19)."""
 import os
+import resource
 import shutil
 import subprocess
 
@@ -54,6 +55,18 @@ def test_a_read_only_spill_directory_refuses_and_loses_nothing(small_disk):
     ctl_refused(result, 1, "Read-only")
     assert tier_of(small_disk, "spill-a") == "device" and get(small_disk, "spill-a") == DATA
     ctl_done(small_disk, "offload", "spill-a", "--to", "disk")
+
+
+def test_what_is_larger_than_the_worker_may_write_is_refused_and_the_worker_lives(shared):
+    """FAULTS 20: a limit of a file's size, whose signal would end the worker with all its jobs."""
+    put(shared, "spill-a", DATA)
+    worker = shared.rpc("hbm.devices")[0]["worker_pid"]
+    before = resource.prlimit(worker, resource.RLIMIT_FSIZE, (MIB, resource.RLIM_INFINITY))
+    ctl_refused(shared.ctl("offload", "spill-a", "--to", "disk"), 1, "File too large", "ulimit -f")
+    resource.prlimit(worker, resource.RLIMIT_FSIZE, before)
+    assert shared.rpc("hbm.devices")[0]["worker_pid"] == worker
+    assert tier_of(shared, "spill-a") == "device" and get(shared, "spill-a") == DATA
+    ctl_done(shared, "offload", "spill-a", "--to", "disk")
 
 
 def test_a_vanished_spill_directory_refuses_and_keeps_what_was_spilled(make_daemon):

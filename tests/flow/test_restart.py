@@ -397,6 +397,22 @@ def test_an_owner_that_is_killed_again_and_again_comes_back_each_time(daemon):
     sweep(daemon)
 
 
+@pytest.mark.parametrize("how", ["--ignore-signal=CHLD", "--block-signal"])
+def test_signals_that_were_ignored_or_blocked_at_its_start_are_its_own_again(make_daemon, how):
+    """FAULTS 26: exec hands both on. It sees its child and its worker die, and ends when it is told to."""
+    daemon = make_daemon(supervise=True)
+    plain = daemon.command()
+    daemon.command = lambda: ["env", how, *plain]
+    daemon.start()
+    put(daemon, "w", DATA)
+    before = hash_of(daemon, "w")
+    kill_and_wait(daemon)
+    os.kill(daemon.rpc("hbm.devices")[0]["worker_pid"], signal.SIGKILL)
+    daemon.wait_for(lambda: daemon.rpc("hbm.devices")[0]["worker_restarts"])
+    assert hash_of(daemon, "w") == before
+    assert daemon.stop() == 0, daemon.log
+
+
 def test_a_supervisor_that_is_stopped_at_once_has_not_failed(make_daemon):
     daemon = make_daemon(supervise=True)
     daemon.expect_death = True
