@@ -18,12 +18,20 @@ int transition_refuse(struct transition *transition, int error, const char *form
     return error;
 }
 
+const char *transition_words(const struct transition *transition, char *text, size_t size)
+{
+    if (transition->op)
+        snprintf(text, size, "operation 0x%016" PRIx64 " (%s) has the arena", transition->op, transition->verb);
+    else
+        snprintf(text, size, "another operation has the arena");
+    return text;
+}
+
 int transition_busy_with(struct transition *transition, const struct transition *other)
 {
-    if (!other->op)
-        return transition_refuse(transition, HBM_E_BUSY, "another operation has the arena");
-    return transition_refuse(transition, HBM_E_BUSY, "operation 0x%016" PRIx64 " (%s) has the arena", other->op,
-                             other->verb);
+    char words[96];
+
+    return transition_refuse(transition, HBM_E_BUSY, "%s", transition_words(other, words, sizeof(words)));
 }
 
 void transition_settle(struct transition *transition)

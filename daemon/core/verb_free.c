@@ -1,8 +1,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "daemon/core/hold.h"
 #include "daemon/core/names.h"
-#include "daemon/core/transition.h"
 #include "daemon/core/verbs.h"
 
 /* 0 if `who` may free this buffer now; else why not. */
@@ -23,7 +23,7 @@ static int may_free(const struct buffer *buffer, const struct principal *who, ch
         return HBM_E_INVALID;
     }
     if (buffer->arena->transition && !buffer->arena->transition->gives_way) {
-        snprintf(detail, HBM_DETAIL_MAX, "an operation is moving it");
+        transition_words(buffer->arena->transition, detail, HBM_DETAIL_MAX);
         return HBM_E_BUSY;
     }
     if (buffer_is_leased(buffer)) {
@@ -69,15 +69,27 @@ static void fill_row(struct op_row *row, const struct buffer *buffer, const stru
     buffer_name_for(buffer, who, row->name, sizeof(row->name));
 }
 
+/* Of several it is to be known which. */
+static void put_name(const struct buffer *buffer, const struct principal *who, const char *why, char *detail)
+{
+    char name[NAME_FOR_MAX];
+
+    buffer_name_for(buffer, who, name, sizeof(name));
+    snprintf(detail, HBM_DETAIL_MAX, "%.100s%s%.150s", name, *name ? ": " : "", why);
+}
+
 void verb_free_sel(struct core *core, struct call *call, const char *sel)
 {
     struct selection selection;
-    char detail[HBM_DETAIL_MAX] = "";
+    char detail[HBM_DETAIL_MAX] = "", why[HBM_DETAIL_MAX] = "";
     int error = select_buffers(core, &call->who, sel, &selection, detail);
 
     /* All or nothing: one that cannot go keeps the others. */
-    for (size_t i = 0; !error && i < selection.n; i++)
-        error = may_free(selection.buffers[i], &call->who, detail);
+    for (size_t i = 0; !error && i < selection.n; i++) {
+        error = may_free(selection.buffers[i], &call->who, why);
+        if (error)
+            put_name(selection.buffers[i], &call->who, why, detail);
+    }
     struct op *op = error ? NULL : op_new(core, "free", &call->who, call->session, selection.n, &error, detail);
     if (!op) {
         selection_clear(&selection);

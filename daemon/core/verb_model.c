@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "daemon/base/cleanup.h"
+#include "daemon/core/hold.h"
 #include "daemon/core/ledger.h"
 #include "daemon/core/names.h"
 #include "daemon/core/verbs.h"
@@ -12,16 +13,16 @@ static bool may_change(const struct model *model, const struct principal *who)
     return who->admin || owner_equal(model->owner, who->owner);
 }
 
-/* NULL if nothing of the model is leased or moving; else what is. */
-static const char *in_use(const struct model *model, char *pids, size_t size)
+/* NULL if nothing of the model is leased or moving; else who has it. */
+static const char *in_use(const struct model *model, char *text, size_t size)
 {
     list_for_each(node, &model->buffers) {
         const struct buffer *buffer = list_entry(node, struct buffer, model_node);
         if (buffer->arena->transition && !buffer->arena->transition->gives_way)
-            return "an operation is moving it";
+            return transition_words(buffer->arena->transition, text, size);
         if (buffer_is_leased(buffer)) {
-            arena_holders(buffer->arena, pids, size);
-            return pids;
+            arena_holders(buffer->arena, text, size);
+            return text;
         }
     }
     return model->n_leases ? "a client without memory of it" : NULL;
@@ -31,7 +32,7 @@ void verb_rm(struct core *core, struct call *call, const char *name)
 {
     struct model *model = names_resolve(&core->model_names, &call->who, name);
     uint64_t tiers[HBM_PLACES], bytes;
-    char pids[128];
+    char text[128];
 
     if (!model || !model_visible(model, &call->who)) {
         call_refuse(call, HBM_E_NOT_FOUND, "model %.200s", name);
@@ -45,7 +46,7 @@ void verb_rm(struct core *core, struct call *call, const char *name)
         call_refuse(call, HBM_E_NOT_READY, "model %.200s; kick its builder to discard it", name);
         return;
     }
-    const char *holders = in_use(model, pids, sizeof(pids));
+    const char *holders = in_use(model, text, sizeof(text));
     if (holders) {
         call_refuse(call, HBM_E_BUSY, "model %.100s is held: %s", name, holders);
         return;

@@ -178,7 +178,7 @@ def test_a_free_of_many_of_which_one_is_leased_frees_none(shared):
     with Client(shared.socket) as link:
         link.hello()
         link.attach("b")
-        ctl_refused(shared.ctl("free", "*"), 1, os.getpid())
+        ctl_refused(shared.ctl("free", "*"), 1, "b: leased by pid", os.getpid())
     assert {row["name"] for row in shared.rpc("hbm.ls")} == {"a", "b"}
 
 

@@ -256,6 +256,11 @@ static void while_it_wakes_a_second_wake_and_a_sleep_are_told_so(void **state)
     assert_int_equal(op_get(w.core, second->id)->error, HBM_E_BUSY);
     assert_int_equal(op_get(w.core, sleeping->id)->error, HBM_E_BUSY);
     assert_non_null(strstr(op_get(w.core, sleeping->id)->detail, "(wake) has the arena"));
+    struct ask *removing = ask(&w, alice, NULL);
+    verb_rm(w.core, &removing->call, "m");
+    assert_int_equal(removing->error, HBM_E_BUSY);
+    assert_non_null(strstr(last_detail, "(wake) has the arena"));
+    free(removing);
     w.hold = false;
     assert_int_equal(op_of(&w, first)->state, WIRE_OP_DONE);
     free(second);
