@@ -146,7 +146,7 @@ bool name_is_valid(const char *name, const char **why)
         size_t length = utf8_length((const unsigned char *)at, strlen(at));
         if (!length)
             return refuse(why, "a name must be valid UTF-8");
-        if ((unsigned char)*at < 0x20 || *at == 0x7f)
+        if ((unsigned char)*at < 0x20 || *at == 0x7f || (*at == '\xc2' && (unsigned char)at[1] < 0xa0))
             return refuse(why, "a name may not have control characters");
         if (strchr("*?[", *at))
             return refuse(why, "a name may not have '*', '?' or '[', which are for patterns");
