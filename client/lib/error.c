@@ -51,7 +51,7 @@ int check_text(const char *what, const char *text, size_t room)
     if (!text || !*text)
         return set_error(HBM_E_INVALID, "%s is empty", what);
     if (strnlen(text, room) == room)
-        return set_error(HBM_E_INVALID, "%s is longer than %zu bytes", what, room - 1);
+        return set_error(HBM_E_INVALID, "%s is longer than %zu bytes: %.48s...", what, room - 1, text);
     return 0;
 }
 
