@@ -49,7 +49,7 @@ static int take_ledger(struct server *server)
 
 bool server_take_directories(struct server *server)
 {
-    char why[256];
+    char why[320];
 
     if (!runtime_dir_path(server->config.runtime_dir, server->runtime_dir, why) ||
         !state_dir_path(server->config.state_dir, server->state_dir, why) ||
@@ -61,10 +61,16 @@ bool server_take_directories(struct server *server)
     int error = take_ledger(server);
     if (!error)
         return true;
-    snprintf(why, sizeof(why), "cannot read %.120s/ledger: %s", server->runtime_dir,
-             error == -EPROTO
-                 ? "a newer hbmd wrote it; install that version, or stop hbmd and remove the file with all memory"
-                 : strerror(-error));
+    if (error == -EPROTO)
+        snprintf(why, sizeof(why),
+                 "cannot read %.120s/ledger: a newer hbmd wrote it; install that version, or stop "
+                 "hbmd and remove the file with all memory",
+                 server->runtime_dir);
+    else
+        snprintf(why, sizeof(why),
+                 "cannot read %.120s/ledger: %s; mend that, or move it away: then the copy is used "
+                 "that is kept with the memory",
+                 server->runtime_dir, strerror(-error));
     server_fail(server, why);
     return false;
 }

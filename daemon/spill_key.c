@@ -66,9 +66,8 @@ static bool fail(struct server *server, int error)
 {
     char why[160];
 
-    snprintf(why, sizeof(why),
-             "there is no key for the spill files: %s; free some memory, or set spill_encryption = no",
-             strerror(-error));
+    snprintf(why, sizeof(why), "there is no key for the spill files: %s; %s, or set spill_encryption = no",
+             strerror(-error), error == -EMFILE ? "raise LimitNOFILE or ulimit -n" : "free some memory");
     server_fail(server, why);
     return false;
 }

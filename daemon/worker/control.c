@@ -319,8 +319,10 @@ int control_serve(int fd)
 {
     channel_init(&control.channel, fd);
     control.crew = (struct crew){.receive = receive, .engine_of = engine_of, .run = run};
-    if (crew_start(&control.crew, jobs_of, ENGINES) < 0) {
-        log_error("no threads can be started");
+    int error = crew_start(&control.crew, jobs_of, ENGINES);
+    if (error) {
+        log_error("the worker's threads cannot be started: %s; raise its memory or its number of tasks (MemoryMax, "
+                  "TasksMax, ulimit -v, -u)", strerror(-error));
         return 1;
     }
     crew_wait(&control.crew);
