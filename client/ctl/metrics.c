@@ -30,6 +30,8 @@ static const struct family families[] = {
     {NULL, NULL, "hbm_late_reclaims_total", COUNTER, "late_reclaims", "Clients not quiescent 15 s after their death."},
     {NULL, NULL, "hbm_violations_total", COUNTER, "violations", "Clients disconnected for what they sent."},
     {NULL, NULL, "hbm_lost_total", COUNTER, "lost", "Groups of buffers whose contents are gone."},
+    {NULL, NULL, "hbm_attaches_total", COUNTER, "attaches", "Leases on buffers and models that were there already."},
+    {NULL, NULL, "hbm_attached_bytes_total", COUNTER, "attached_bytes", "Bytes that these leases were on."},
     {NULL, NULL, "hbm_lock_waits_total", COUNTER, "lock_waits", "Locks that found memory away."},
     {NULL, NULL, "hbm_lock_wait_seconds_total", COUNTER, "lock_wait_seconds", "Time that locks took that found memory away."},
     {NULL, NULL, "hbm_prefetched_locks_total", COUNTER, "prefetched_locks", "Locks that found memory back, or on its way, by a prefetch."},

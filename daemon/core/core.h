@@ -91,6 +91,7 @@ struct core_counters {
     uint64_t evictions, evicted_bytes; /* arenas moved away for want of room */
     uint64_t bounces;            /* of those, how many were back soon */
     uint64_t spared;             /* times that one was left alone for it */
+    uint64_t attaches, attached_bytes; /* leases on what was there already */
     uint64_t refusals[64];       /* answers to clients and operators that were an error, by -hbm_error */
 };
 

@@ -37,6 +37,8 @@ static void grant(struct core *core, struct call *call, struct buffer *buffer, c
     }
     event_emit(&core->events, "buffer.attached", buffer->id, buffer->name, buffer->arena->owner.listener,
                buffer->arena->owner.uid, call->session->pid, "%s", args->access == HBM_RW ? "rw" : "ro");
+    core->counters.attaches++;
+    core->counters.attached_bytes += buffer->size;
     call_done(call, lease);
 }
 

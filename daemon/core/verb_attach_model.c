@@ -36,6 +36,9 @@ static void grant(struct core *core, struct call *call, struct model *model, con
     }
     event_emit(&core->events, "model.attached", model->id, model->name, model->owner.listener, model->owner.uid,
                call->session->pid, "%s, %u arenas", args->access == HBM_RW ? "rw" : "ro", model->n_arenas);
+    core->counters.attaches++;
+    for (uint32_t i = 0; i < lease->n_mappings; i++)
+        core->counters.attached_bytes += lease->mappings[i]->extent->size;
     call_done(call, lease);
 }
 

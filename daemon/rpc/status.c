@@ -240,6 +240,8 @@ void handle_STATUS(struct request *request, const struct STATUS_args *args)
     write_number(writer, "reclaimed_sessions", core->counters.reclaimed_sessions);
     write_number(writer, "violations", core->counters.violations);
     write_number(writer, "lost", core->counters.lost);
+    write_number(writer, "attaches", core->counters.attaches);
+    write_number(writer, "attached_bytes", core->counters.attached_bytes);
     write_lock_waits(writer, &core->lock_waits);
     write_number(writer, "evictions", core->counters.evictions);
     write_number(writer, "evicted_bytes", core->counters.evicted_bytes);
