@@ -15,6 +15,7 @@
 #include "kernels/matmul/hbm_matmul.h"
 
 #define RUNS 20
+#define COPIED ((size_t)1 << 30)
 #define COUNTER "l1tex__data_bank_conflicts_pipe_lsu_mem_shared.sum"
 #define KERNELS "regex:^(naive|tiled|fast)$"
 
@@ -61,7 +62,7 @@ static void run(struct hbm_matmul job, unsigned kernel)
     must(hbm_matmul(&job, nullptr, why, sizeof(why)), why);
 }
 
-static double milliseconds(const struct hbm_matmul &job, unsigned kernel)
+template <class Work> static double milliseconds(Work work)
 {
     std::vector<float> all;
     cudaEvent_t from, to;
@@ -70,7 +71,7 @@ static double milliseconds(const struct hbm_matmul &job, unsigned kernel)
     for (int i = 0; i < RUNS + 3; i++) {
         float ms;
         must(cudaEventRecord(from), "event");
-        run(job, kernel);
+        work();
         must(cudaEventRecord(to), "event"), must(cudaEventSynchronize(to), "kernel");
         must(cudaEventElapsedTime(&ms, from, to), "event");
         if (i >= 3)
@@ -79,6 +80,21 @@ static double milliseconds(const struct hbm_matmul &job, unsigned kernel)
     must(cudaEventDestroy(from), "event"), must(cudaEventDestroy(to), "event");
     std::sort(all.begin(), all.end());
     return all[RUNS / 2];
+}
+
+/* Device memory to device memory, each byte read and written, far more than a cache holds. 0: there is no room for it. */
+static double copy_gb_per_s(void)
+{
+    void *from = nullptr, *to = nullptr;
+    double rate = 0;
+
+    if (!cudaMalloc(&from, COPIED) && !cudaMalloc(&to, COPIED)) {
+        must(cudaMemset(from, 0x5a, COPIED), "memset");
+        rate = 2.0 * COPIED / 1e6 / milliseconds([&] { must(cudaMemcpyAsync(to, from, COPIED, cudaMemcpyDeviceToDevice), "copy"); });
+    }
+    cudaGetLastError(); /* what there was no room for is no error of a kernel's */
+    cudaFree(from), cudaFree(to);
+    return rate;
 }
 
 static std::vector<float> result(const struct hbm_matmul &job, unsigned kernel)
@@ -137,12 +153,14 @@ static std::vector<double> count_conflicts(const char *self, unsigned n, std::st
 
 /* ---- The table ---- */
 
-static void print_text(const cudaDeviceProp &device, unsigned n, const double *ms, const std::vector<double> &conflicts,
-                       const std::string &why, const char *self)
+static void print_text(const cudaDeviceProp &device, unsigned n, const double *ms, double copied,
+                       const std::vector<double> &conflicts, const std::string &why, const char *self)
 {
     printf("%s: a block has %zu KiB of shared memory, up to %zu KiB if it asks; %d SMs with %zu KiB each\n", device.name,
            device.sharedMemPerBlock >> 10, device.sharedMemPerBlockOptin >> 10, device.multiProcessorCount,
            device.sharedMemPerMultiprocessor >> 10);
+    if (copied > 0)
+        printf("device memory: a copy of 1 GiB, read and written, at %.0f GB/s\n", copied);
     printf("binary32, %u x %u x %u, tiles of 32 x 32\n\n", n, n, n);
     printf("STEP          ms  TFLOP/s    GAIN  CONFLICTS  HOW\n");
     for (size_t i = 0; i < STEPS; i++) {
@@ -163,10 +181,10 @@ static void print_text(const cudaDeviceProp &device, unsigned n, const double *m
                why.c_str(), self, n);
 }
 
-static void print_json(const cudaDeviceProp &device, unsigned n, const double *ms, const std::vector<double> &conflicts)
+static void print_json(const cudaDeviceProp &device, unsigned n, const double *ms, double copied, const std::vector<double> &conflicts)
 {
-    printf("{\"device\": \"%s\", \"shared_bytes_a_block\": %zu, \"shared_bytes_a_block_optin\": %zu, \"size\": %u, \"steps\": [",
-           device.name, device.sharedMemPerBlock, device.sharedMemPerBlockOptin, n);
+    printf("{\"device\": \"%s\", \"shared_bytes_a_block\": %zu, \"shared_bytes_a_block_optin\": %zu, \"copy_gb_per_s\": %.5g, \"size\": %u, \"steps\": [",
+           device.name, device.sharedMemPerBlock, device.sharedMemPerBlockOptin, copied, n);
     for (size_t i = 0; i < STEPS; i++) {
         printf("%s{\"step\": \"%s\", \"seconds\": %.6g, \"tflops\": %.4g, \"gain\": ", i ? ", " : "", steps[i].name, ms[i] / 1e3,
                2.0 * n * n * n / ms[i] / 1e9);
@@ -218,13 +236,14 @@ int main(int argc, char **argv)
             fprintf(stderr, "hbm-bench-smem: %s computes something else than naive\n", steps[i].name);
             return 1;
         }
-        ms[i] = milliseconds(job, steps[i].kernel);
+        ms[i] = milliseconds([&] { run(job, steps[i].kernel); });
     }
     std::string why;
     std::vector<double> conflicts = count_conflicts(argv[0], n, why);
+    double copied = copy_gb_per_s();
     if (json)
-        print_json(device, n, ms, conflicts);
+        print_json(device, n, ms, copied, conflicts);
     else
-        print_text(device, n, ms, conflicts, why, argv[0]);
+        print_text(device, n, ms, copied, conflicts, why, argv[0]);
     return 0;
 }
