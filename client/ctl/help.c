@@ -16,6 +16,11 @@ static const struct {
     {"compress", "--as", "with --mode copy: the copy's name (default NAME@CODEC.GRANULARITY)"},
     {"drain", "--device", "UUID or number of `hbmctl devices` (default: all)"},
     {NULL, "--device", "UUID or number of `hbmctl devices` (default: the first)"},
+    {"advise", "--measure", "measure the device, once: memory, shared memory, links, disk, attach and lock; kept in a file"},
+    {"advise", "--profile", "where that is kept (default: profile-UUID.json in the daemon's state directory; in $XDG_STATE_HOME/hbmd or "
+                            "~/.local/state/hbmd where that is closed to you)"},
+    {"advise", "--since", "what `hbmctl --json advise` printed before: what came of what it predicted, and counters since then"},
+    {"advise", "--pass", "how long a pass over SEL takes (a decode step, say): with it more is known"},
     {NULL, "--shared", "a name that every user sees (administrators)"},
     {NULL, "--priority", "when it goes where others wait for room, 0 before 9; or never (default 5)"},
     {NULL, "--replace", "take the place of a model of that name (default: refused)"},
@@ -123,7 +128,7 @@ int run_help(const struct cli *cli)
     if (verb) {
         print_usage(verb);
         print_options(verb);
-        if (!strncmp(verb->usage, "SEL", 3))
+        if (!strncmp(verb->usage, "SEL", 3) || !strcmp(verb->usage, "[SEL]"))
             print_selectors();
         print_globals();
         return EXIT_DONE;

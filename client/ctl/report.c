@@ -33,6 +33,18 @@ void out_of_memory(void)
     exit(EXIT_REFUSED);
 }
 
+char *must_text(const char *format, ...)
+{
+    va_list arguments;
+
+    va_start(arguments, format);
+    char *text = text_new_va(format, arguments);
+    va_end(arguments);
+    if (!text)
+        out_of_memory();
+    return text;
+}
+
 void report_json(const cJSON *json)
 {
     _cleanup_free_ char *text = cJSON_PrintUnformatted(json);

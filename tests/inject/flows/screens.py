@@ -27,7 +27,7 @@ def screen(*words):
 
 for each in ("status", "devices", "devices --links", "who", "models", "sessions", "accounts", "ops", "ls", "--json ls", "show *", "why-not-free *",
              "hash model:model", "attach in-device", "attach model:model", "attach group:model/layers.0", "events --limit 3", "config",
-             "rpc hbm.status", "help", "help load"):
+             "rpc hbm.status", "help", "help load", "advise", "advise model:model"):
     screen(*each.split())
 
 
