@@ -55,6 +55,8 @@ static void shut_down(struct server *server)
     server->store = store_free(server->store);
     if (server->closers)
         closers_stop(server->closers);
+    if (server->origins)
+        origins_stop(server->origins);
     watchdog_stop(&server->watchdog);
     uv_close((uv_handle_t *)&server->wake, NULL);
     uv_close((uv_handle_t *)&server->drain, NULL);
@@ -176,6 +178,8 @@ int server_new(const struct setup *setup, const struct config *config, struct se
     server->core = core_new(&env, &limits);
     error = server->core ? closers_new(&server->loop, &server->closers) : -ENOMEM;
     if (!error)
+        error = origins_new(&server->loop, server->core, &server->origins);
+    if (!error)
         error = store_new(&server->loop, config->store_max, &server->store);
     if (!error)
         server->core->keeps = store_keeps(server->store);
@@ -250,6 +254,7 @@ struct server *server_free(struct server *server)
     uv_run(&server->loop, UV_RUN_DEFAULT); /* the last close callbacks */
     server->core = core_free(server->core);
     server->closers = closers_free(server->closers);
+    server->origins = origins_free(server->origins);
     uv_loop_close(&server->loop);
     if (server->ledger) {
         ledger_close(server->ledger);

@@ -8,6 +8,7 @@
 #include "daemon/job/workers.h"
 #include "daemon/known_devices.h"
 #include "daemon/notify.h"
+#include "daemon/origins.h"
 #include "daemon/rpc/rpc.h"
 #include "daemon/runtime_dir.h"
 #include "daemon/setup.h"
@@ -31,6 +32,7 @@ struct server {
     struct store_request keeping_key;
 
     struct closers *closers;
+    struct origins *origins;
     struct store *store;
     struct ledger *ledger;
     struct store_request ledger_copy;

@@ -62,6 +62,11 @@ static bool close_sent(void *context, struct owner owner, int fd)
     return closers_sent(((struct server *)context)->closers, owner, fd);
 }
 
+static void find_origin(void *context, uint64_t session, int32_t pid)
+{
+    origins_ask(((struct server *)context)->origins, session, pid);
+}
+
 struct core_env server_env(struct server *server)
 {
     return (struct core_env){
@@ -74,6 +79,7 @@ struct core_env server_env(struct server *server)
         .wake_at = wake_at,
         .close_memory = close_memory,
         .close_sent = close_sent,
+        .find_origin = find_origin,
     };
 }
 

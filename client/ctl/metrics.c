@@ -42,6 +42,8 @@ static const struct family families[] = {
     {NULL, NULL, "hbm_degraded_times_total", COUNTER, "degraded_times", "Times that hbmd lacked something for taking on more."},
     {"listeners", NULL, "hbm_listener_serves", GAUGE, "serves", "1 where clients can come by it."},
     {"listeners", NULL, "hbm_listener_sessions", GAUGE, "sessions", "Sessions of clients that came by it."},
+    {"pods", NULL, "hbm_pod_sessions", GAUGE, "sessions", "Sessions of the pod's processes, as far as the scraper may see them."},
+    {"pods", NULL, "hbm_pod_mapped_bytes", GAUGE, "bytes", "Memory that the pod's processes map, each piece once."},
     {"devices", NULL, "hbm_device_worker_restarts_total", COUNTER, "worker_restarts", "Workers that ended and were replaced."},
     {"devices", NULL, "hbm_device_unaccounted_bytes", GAUGE, "unaccounted", "Memory that the driver counts as used and nobody known holds; missing where it does not tell."},
     {"devices", NULL, "hbm_device_working_set_bytes", GAUGE, "working_set", "Memory used of late, an estimate."},
@@ -63,6 +65,7 @@ static const struct {
 } labels[] = {
     {"devices", "device", "uuid"},
     {"listeners", "listener", "listener"},
+    {"pods", "pod_uid", "pod_uid"},
     {"tiers", "tier", "tier"},
     {"links", "link", "link"},
 };

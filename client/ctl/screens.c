@@ -374,10 +374,31 @@ void show_models(const struct cli *cli, const cJSON *models)
     grid_end(&grid, cli);
 }
 
+static bool any_origin(const cJSON *sessions)
+{
+    const cJSON *row;
+
+    cJSON_ArrayForEach(row, sessions) if (cJSON_IsString(member(row, "pod_uid")) || cJSON_IsString(member(row, "container_id"))) return true;
+    return false;
+}
+
+/* Of a container as much as others show. */
+static void origin_cell(struct grid *grid, const cJSON *row)
+{
+    const char *pod = cJSON_GetStringValue(member(row, "pod_uid")), *container = cJSON_GetStringValue(member(row, "container_id"));
+
+    if (pod)
+        grid_cell(grid, "pod %s", pod);
+    else if (container)
+        grid_cell(grid, "container %.12s", container);
+    else
+        grid_cell(grid, "-");
+}
+
 void show_sessions(const struct cli *cli, const cJSON *sessions)
 {
-    static const char *const titles[] = {"SESSION", ">PID", ">UID",     "CLIENT", "STATE", ">LEASES",
-                                         ">BYTES",  ">AGE", "AWAITING", ">FOR",   NULL};
+    const char *const titles[] = {"SESSION", ">PID",     ">UID",  "CLIENT", "STATE", ">LEASES", ">BYTES",
+                                  ">AGE",    "AWAITING", ">FOR", any_origin(sessions) ? "IN" : NULL, NULL};
     const cJSON *row;
     struct grid grid;
 
@@ -394,6 +415,8 @@ void show_sessions(const struct cli *cli, const cJSON *sessions)
         grid_seconds(&grid, row, "seconds");
         grid_member(&grid, row, "awaiting");
         grid_seconds(&grid, row, "awaiting_seconds");
+        if (titles[10])
+            origin_cell(&grid, row);
     }
     grid_end(&grid, cli);
 }

@@ -85,7 +85,7 @@ static void add_sessions(struct grid *grid, const cJSON *device)
 
     cJSON_ArrayForEach(row, member(device, "sessions"))
     {
-        const char *awaiting = cJSON_GetStringValue(member(row, "awaiting"));
+        const char *awaiting = cJSON_GetStringValue(member(row, "awaiting")), *pod = cJSON_GetStringValue(member(row, "pod_uid"));
         grid_cell(grid, "session");
         grid_take(grid, cell_owner(row, "uid"));
         grid_member(grid, row, "pid");
@@ -94,7 +94,7 @@ static void add_sessions(struct grid *grid, const cJSON *device)
         if (awaiting)
             grid_cell(grid, "gone; awaiting %s", awaiting);
         else
-            grid_cell(grid, "%s locked", units_bytes(number(row, "locked"), locked));
+            grid_cell(grid, "%s locked%s%s", units_bytes(number(row, "locked"), locked), pod ? ", in pod " : "", pod ? pod : "");
     }
 }
 

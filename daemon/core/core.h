@@ -39,6 +39,8 @@ struct core_env {
     /* The same for what clients of the owner sent (daemon/core/sent.h). fd -1: none. True if so much
      * of it does not close that the owner is to be given no more of our fds. */
     bool (*close_sent)(void *context, struct owner owner, int fd);
+    /* Which container its process is in: session->origin, later. NULL: nobody asks. */
+    void (*find_origin)(void *context, uint64_t session, int32_t pid);
 };
 
 #define STORE_NAME_MAX 64

@@ -4,6 +4,7 @@
 
 #include <stdatomic.h>
 
+#include "daemon/base/origin.h"
 #include "daemon/core/lease.h"
 #include "proto/lockword.h"
 
@@ -34,6 +35,7 @@ struct session {
     uint64_t ahead, behind; /* ids of its last moves by declared order (verb_ahead.c), 0 = none */
     uint64_t locked, locked_ms; /* lock_waits.c's: id of the model that it locked last, and when it had it */
     bool retired;  /* commit.c's: one of its mappings has */
+    struct origin origin; /* empty until it is known */
     struct mapping **slots; /* LOCKWORD_SLOTS pointers */
     uint32_t slot_hint;
     uint64_t reserved[LOCKWORD_SLOTS / 64]; /* slots that the client still uses for leases that were lost */

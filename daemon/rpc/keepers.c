@@ -40,6 +40,10 @@ static void session_phrase(const struct session *session, char *text, size_t siz
     else if (session->state == SESSION_DETACHED)
         snprintf(text, size, "pid %d (%s) has not come back since the daemon restarted; it", session->pid,
                  session->client);
+    else if (*session->origin.pod)
+        snprintf(text, size, "pid %d (%s) in pod %s", session->pid, session->client, session->origin.pod);
+    else if (*session->origin.container)
+        snprintf(text, size, "pid %d (%s) in container %.12s", session->pid, session->client, session->origin.container);
     else
         snprintf(text, size, "pid %d (%s)", session->pid, session->client);
 }
@@ -51,6 +55,7 @@ static void write_session_members(struct writer *writer, const struct session *s
     write_number(writer, "uid", session->who.owner.uid);
     write_listener(writer, session->core, session->who.owner.listener);
     write_string(writer, "client", session->client);
+    write_origin(writer, session);
 }
 
 static void write_lease(struct writer *writer, struct lease_entry *entry, const char *on, const struct arena *arena)

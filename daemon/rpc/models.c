@@ -143,6 +143,14 @@ void handle_MODELS(struct request *request, const struct MODELS_args *args)
     answer_end(request);
 }
 
+void write_origin(struct writer *writer, const struct session *session)
+{
+    const struct origin *origin = &session->origin;
+
+    write_string(writer, "pod_uid", *origin->pod ? origin->pod : NULL);
+    write_string(writer, "container_id", *origin->container ? origin->container : NULL);
+}
+
 void write_session(struct writer *writer, const struct session *session)
 {
     struct awaiting awaiting;
@@ -159,6 +167,7 @@ void write_session(struct writer *writer, const struct session *session)
     write_number(writer, "uid", session->who.owner.uid);
     write_listener(writer, session->core, session->who.owner.listener);
     write_string(writer, "client", session->client);
+    write_origin(writer, session);
     write_string(writer, "state", session_state_name(session->state));
     write_number(writer, "leases", n_leases);
     write_number(writer, "bytes", bytes);

@@ -14,6 +14,8 @@ void write_keepers(struct writer *writer, const char *key, struct lease_index *i
 void write_model(struct writer *writer, struct lease_index *index, const struct principal *who,
                  const struct model *model);
 void write_session(struct writer *writer, const struct session *session);
+/* pod_uid and container_id of its process. */
+void write_origin(struct writer *writer, const struct session *session);
 void write_devices(struct writer *writer, const char *key, struct core *core);
 void write_unaccounted(struct writer *writer, const struct core *core, const struct device *device);
 /* lock_waits, lock_wait_seconds, prefetched_locks. */

@@ -1,8 +1,11 @@
 /* The daemon and its devices: hbm.status, hbm.devices, hbm.config, rpc.discover. */
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
+#include "daemon/base/cleanup.h"
 #include "daemon/core/health.h"
 #include "daemon/core/listener.h"
 #include "daemon/core/peer.h"
@@ -14,6 +17,7 @@
 #include "daemon/rpc/rows.h"
 
 #define BOOKS_FRESH_MS 1000
+#define PODS_TOLD 256u /* more than a node may have */
 
 static void write_mark(struct writer *writer, const char *key, const struct tier *tier, uint64_t bytes)
 {
@@ -199,6 +203,60 @@ static void write_listeners(struct writer *writer, const struct core *core, cons
     write_close(writer, ']');
 }
 
+static int by_pod(const void *a, const void *b)
+{
+    return strcmp((*(struct session *const *)a)->origin.pod, (*(struct session *const *)b)->origin.pod);
+}
+
+/* Those whose pod is known, of whom this reader may hear, in the pods' order. NULL with *n 0 if there are none. */
+static const struct session **sessions_in_pods(const struct core *core, const struct principal *who, uint32_t *n)
+{
+    const struct session **sessions = core->n_sessions ? calloc(core->n_sessions, sizeof(struct session *)) : NULL;
+
+    *n = 0;
+    list_for_each (node, &core->sessions) {
+        const struct session *session = list_entry(node, struct session, node);
+        if (sessions && *n < core->n_sessions && *session->origin.pod && (who->admin || owner_equal(session->who.owner, who->owner)))
+            sessions[(*n)++] = session;
+    }
+    if (*n)
+        qsort(sessions, *n, sizeof(*sessions), by_pod);
+    return sessions;
+}
+
+static uint64_t mapped_by(const struct session *session, uint64_t visit)
+{
+    uint64_t bytes = 0;
+
+    list_for_each (node, &session->mappings) {
+        struct extent *extent = list_entry(node, struct mapping, session_node)->extent;
+        bytes += extent->visit == visit ? 0 : extent->size;
+        extent->visit = visit;
+    }
+    return bytes;
+}
+
+static void write_pods(struct writer *writer, struct core *core, const struct principal *who)
+{
+    uint32_t n, pods = 0;
+    _cleanup_free_ const struct session **sessions = sessions_in_pods(core, who, &n);
+
+    write_open(writer, "pods", '[');
+    for (uint32_t i = 0; i < n && pods < PODS_TOLD; pods++) {
+        const struct session *first = sessions[i];
+        uint64_t visit = ++core->visits, bytes = 0;
+        uint32_t from = i;
+        for (; i < n && !strcmp(sessions[i]->origin.pod, first->origin.pod); i++)
+            bytes += mapped_by(sessions[i], visit);
+        write_open(writer, NULL, '{');
+        write_string(writer, "pod_uid", first->origin.pod);
+        write_number(writer, "sessions", i - from);
+        write_number(writer, "bytes", bytes);
+        write_close(writer, '}');
+    }
+    write_close(writer, ']');
+}
+
 static void write_degraded(struct writer *writer, struct core *core)
 {
     health_look(core);
@@ -251,6 +309,7 @@ void handle_STATUS(struct request *request, const struct STATUS_args *args)
     write_refusals(writer, core);
     write_number(writer, "rss_bytes", resident_bytes());
     write_listeners(writer, core, &request->connection->who);
+    write_pods(writer, core, &request->connection->who);
     write_close(writer, '}');
     answer_end(request);
 }

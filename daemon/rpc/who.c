@@ -111,6 +111,7 @@ static void write_session_holding(struct writer *writer, const struct session *s
     write_number(writer, "uid", session->who.owner.uid);
     write_listener(writer, session->core, session->who.owner.listener);
     write_string(writer, "client", session->client);
+    write_origin(writer, session);
     write_string(writer, "state", session_state_name(session->state));
     write_string(writer, "awaiting", session_awaiting(session, &awaiting) ? awaiting.what : NULL);
     write_number(writer, "leases", n_leases);

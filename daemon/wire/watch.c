@@ -71,6 +71,8 @@ int watch_session(struct wire_server *server, struct session *session)
     session->watch = watch;
     session->watch_end = session_ends;
     uv_poll_start(&watch->poll, UV_READABLE, process_ends);
+    if (session->core->env.find_origin)
+        session->core->env.find_origin(session->core->env.context, session->id, session->pid);
     return 0;
 }
 

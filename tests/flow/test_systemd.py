@@ -186,6 +186,35 @@ def store_count(machine):
     return int(machine.property("NFileDescriptorStore"))
 
 
+# ---- Containers ----
+
+POD, CONTAINER = "2f1cfe2a-0b8c-4d8e-9a65-0123456789ab", "0123456789abcdef" * 4
+
+
+def test_a_session_says_in_which_pod_and_container_its_process_is_also_after_a_restart(machine):
+    group = "/sys/fs/cgroup/kubepods.slice/kubepods-pod" + POD.replace("-", "_") + f".slice/cri-containerd-{CONTAINER}.scope"
+    machine.outside("/tmp/w").write_bytes(bytes(5000))
+    machine.ctl("put", "w", "/tmp/w")
+    machine.run("mkdir", "-p", group)
+    with subprocess.Popen(machine.enter("sh", "-c", f"echo $$ >{group}/cgroup.procs && exec hbmctl attach w --hold 600"), stdin=subprocess.DEVNULL,
+                          stdout=subprocess.PIPE, text=True) as holder:
+        assert holder.stdout.readline().endswith(" w\n")
+        for _ in range(2):
+            session = machine.wait_for(lambda: [row for row in machine.json("sessions") if row["pod_uid"]])[0]
+            assert (session["pod_uid"], session["container_id"], session["client"]) == (POD, CONTAINER, "hbmctl")
+            assert f"in pod {POD} leases it" in machine.ctl("why-not-free", "w").stdout and POD in machine.ctl("sessions").stdout
+            [row] = [row for row in machine.json("show", "w")[0]["kept_by"] if row["what"] == "lease"]
+            assert (row["pod_uid"], row["container_id"]) == (POD, CONTAINER)
+            assert f"in pod {POD}" in machine.ctl("who").stdout
+            assert re.search(rf'^hbm_pod_mapped_bytes{{pod_uid="{POD}"}} [0-9]+$', machine.ctl("metrics").stdout, re.M)
+            machine.kill()
+        machine.ctl("kick", session["session"])
+        holder.wait(20)
+    machine.wait_for(lambda: not machine.json("sessions"))
+    assert "pod_uid=" not in machine.ctl("metrics").stdout
+    machine.wait_for(lambda: machine.run("rmdir", group, group.rpartition("/")[0], check=False).returncode == 0)
+
+
 # ---- As shipped ----
 
 def test_the_units_have_nothing_that_systemd_complains_of(machine):

@@ -87,7 +87,7 @@ static struct device *add_device(struct core *core, const char *uuid, bool is_cu
 
 static void start(struct world *world)
 {
-    const struct core_env env = {world, submit, cancel, store, unstore, now_ms, wake_at, NULL, NULL};
+    const struct core_env env = {world, submit, cancel, store, unstore, now_ms, wake_at, NULL, NULL, NULL};
     static const struct core_limits limits = {
         .offload_percent = 30, .reclaim_ms = 500, .memory_wait_ms = 200, .account[ACCOUNT_OPS] = 8, .account[ACCOUNT_BUFFERS] = 64};
 

@@ -137,7 +137,7 @@ static struct device *add_device(struct world *world, const char *name)
 
 void world_start(struct world *world)
 {
-    const struct core_env env = {world, submit, cancel, store, unstore, now_ms, wake_at, close_memory, NULL};
+    const struct core_env env = {world, submit, cancel, store, unstore, now_ms, wake_at, close_memory, NULL, NULL};
 
     world->core = core_new(&env, &limits);
     assert_non_null(world->core);
