@@ -23,7 +23,6 @@ test_traffic_PARTS = daemon/base/traffic.c
 test_io_PARTS = daemon/worker/io.c daemon/worker/failure.c
 test_io_LIBS = liburing
 test_gds_PARTS = daemon/base/log.c $(addprefix daemon/worker/,gds.c cufile.c failure.c)
-test_cuda_ranges_PARTS = client/lib/cuda_ranges.c
 test_known_devices_PARTS = $(BASE) daemon/known_devices.c
 test_known_devices_LIBS = libuv
 WORKER_TESTS = $(patsubst tests/unit/%.c,%,$(wildcard tests/unit/test_worker*.c))

@@ -9,7 +9,6 @@
 
 #include "client/lib/backend.h"
 #include "client/lib/cuda_place.h"
-#include "client/lib/cuda_ranges.h"
 #include "client/lib/error.h"
 
 static bool uuid_matches(const CUuuid *uuid, const char *text)
@@ -119,7 +118,7 @@ static int vmm_reserve(struct place *place)
     int error = prepare(cuda, place);
     if (error)
         return error;
-    CUresult result = cuda_range_take(cuda, place->size, &address);
+    CUresult result = cuda->reserve(&address, place->size, 0, 0, 0);
     if (result)
         return set_cuda_error("cuMemAddressReserve", result);
     place->address = (void *)(uintptr_t)address;
@@ -186,7 +185,7 @@ static void vmm_release(struct place *place)
     if (place->mapped)
         vmm_unmap(place);
     if (place->address && !place->mapped)
-        cuda_range_give(cuda, address_of(place), place->size);
+        cuda->address_free(address_of(place), place->size);
     place->address = NULL;
     cuda_drop_fences(cuda, place);
     forget(place);
