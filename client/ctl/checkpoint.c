@@ -11,8 +11,11 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "client/ctl/gguf.h"
 #include "client/ctl/scoped.h"
 #include "client/ctl/text.h"
+
+#define GGUF_FIRST (1u << 20)
 
 int checkpoint_refuse(char *why, const char *format, ...)
 {
@@ -71,6 +74,36 @@ static char *read_start(int fd, size_t size)
     return TAKE_PTR(bytes);
 }
 
+struct safetensors *checkpoint_parse(const void *bytes, size_t size, uint64_t file_size, char why[SAFETENSORS_WHY])
+{
+    bool more;
+
+    return gguf_magic(bytes, size) ? gguf_parse(bytes, size, file_size, &more, why)
+                                   : safetensors_parse(bytes, size, file_size, why);
+}
+
+/* A GGUF head does not say how long it is: a little is read, and more where that does not do. */
+static int read_gguf(struct shard *shard, const char *path, char *why)
+{
+    char fault[SAFETENSORS_WHY];
+    bool more = true;
+
+    for (uint64_t size = GGUF_FIRST; more; size *= 4) {
+        size = size < SAFETENSORS_HEADER_MAX ? size : SAFETENSORS_HEADER_MAX;
+        size_t given = (size_t)(size < shard->file_size ? size : shard->file_size);
+        free(shard->header);
+        shard->header = read_start(shard->fd, given);
+        if (!shard->header)
+            return checkpoint_refuse(why, "%.400s cannot be read: %s", path, strerror(errno));
+        shard->file = gguf_parse(shard->header, given, shard->file_size, &more, fault);
+        if (shard->file)
+            return 0;
+        if (size == SAFETENSORS_HEADER_MAX)
+            break;
+    }
+    return checkpoint_refuse(why, "%.400s is no sound GGUF file: %s", path, fault);
+}
+
 static int open_shard(struct shard *shard, const char *path, char *why)
 {
     char fault[SAFETENSORS_WHY], length[SAFETENSORS_LENGTH_BYTES] = {0};
@@ -85,9 +118,11 @@ static int open_shard(struct shard *shard, const char *path, char *why)
     size_t first = shard->file_size < sizeof(length) ? (size_t)shard->file_size : sizeof(length);
     if (read_all(shard->fd, length, first) < 0)
         return checkpoint_refuse(why, "%.400s cannot be read: %s", path, strerror(errno));
+    if (gguf_magic(length, first))
+        return read_gguf(shard, path, why);
     uint64_t header_bytes = safetensors_header_bytes(length, first, shard->file_size, fault);
     if (!header_bytes)
-        return checkpoint_refuse(why, "%.400s is no safetensors file: %s", path, fault);
+        return checkpoint_refuse(why, "%.400s is no safetensors or GGUF file: %s", path, fault);
     shard->header = read_start(shard->fd, header_bytes);
     if (!shard->header)
         return checkpoint_refuse(why, "%.400s cannot be read: %s", path, strerror(errno));

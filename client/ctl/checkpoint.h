@@ -1,4 +1,4 @@
-/* The safetensors files of one model, open, their headers read and checked against each other. */
+/* The safetensors or GGUF files of one model, open, their headers read and checked against each other. */
 #pragma once
 
 #include <stddef.h>
@@ -29,6 +29,9 @@ struct checkpoint {
 /* One directory, or files. NULL with a sentence in why that names the file. */
 struct checkpoint *checkpoint_open(const char *const *paths, unsigned n, char why[CHECKPOINT_WHY]);
 struct checkpoint *checkpoint_free(struct checkpoint *checkpoint);
+
+/* What the start of a file says that it has, in whichever format. NULL with a sentence in why. */
+struct safetensors *checkpoint_parse(const void *bytes, size_t size, uint64_t file_size, char why[SAFETENSORS_WHY]);
 
 /* For checkpoint_open: no tensor in two shards, and every tensor where the index says. 0 or -1. */
 int checkpoint_check(const struct checkpoint *checkpoint, const cJSON *weight_map, char why[CHECKPOINT_WHY]);

@@ -1,4 +1,4 @@
-/* `hbmctl load`: safetensors files become a model. The daemon reads the files itself, from descriptors opened here
+/* `hbmctl load`: safetensors or GGUF files become a model. The daemon reads the files itself, from descriptors opened here
  * with the caller's rights. Until the commit nobody sees anything of it, and every failure before it discards all.
  */
 #include <inttypes.h>
@@ -52,7 +52,8 @@ static int begin(struct load *load)
     if (!metadata)
         return report(cli, HBM_E_SYSTEM, "there is no memory for the headers of %s; free some and try again",
                       load->name);
-    snprintf(key, sizeof(key), "safetensors headers %016" PRIx64, (uint64_t)XXH3_64bits(metadata, metadata_size));
+    snprintf(key, sizeof(key), "%s headers %016" PRIx64,
+             load->checkpoint->shards[0].file->header ? "safetensors" : "GGUF", (uint64_t)XXH3_64bits(metadata, metadata_size));
     int error = hbm_publish_begin(load->session, &spec, PUBLISH_MS, &load->model, &must_build);
     if (error)
         return report_libhbm(cli, error, "%s cannot be loaded", load->name);
@@ -167,7 +168,7 @@ static int prepare(struct load *load)
     load->checkpoint = checkpoint_open(load->cli->words, load->cli->n_words, why);
     if (!load->checkpoint)
         return report(load->cli, HBM_E_INVALID,
-                      "nothing was loaded: %s; name whole .safetensors files that you may read", why);
+                      "nothing was loaded: %s; name whole .safetensors or .gguf files that you may read", why);
     if (!load->checkpoint->n_tensors)
         return report(load->cli, HBM_E_INVALID,
                       "nothing was loaded: there is no tensor in %s; give files with some", load->cli->words[0]);

@@ -158,7 +158,7 @@ static bool read_members(struct safetensors *file, char *why)
     return true;
 }
 
-static int compare_offsets(const void *a, const void *b)
+int safetensors_compare(const void *a, const void *b)
 {
     const struct safetensor *x = a, *y = b;
 
@@ -205,7 +205,7 @@ static bool parse(struct safetensors *file, const char *text, char *why)
         return refuse(why, "its header %s", fault);
     if (!read_members(file, why))
         return false;
-    qsort(file->tensors, file->n, sizeof(*file->tensors), compare_offsets);
+    qsort(file->tensors, file->n, sizeof(*file->tensors), safetensors_compare);
     return check_cover(file, why);
 }
 
@@ -234,6 +234,7 @@ struct safetensors *safetensors_free(struct safetensors *file)
     if (file) {
         cJSON_Delete(file->header);
         free(file->tensors);
+        free(file->names);
         free(file);
     }
     return NULL;

@@ -27,6 +27,7 @@ struct safetensors {
     unsigned n;
     struct safetensor *tensors; /* in the order of their data, which they cover without gap or overlap */
     cJSON *header;              /* owns the names */
+    char *names;                /* of a GGUF file, which has no JSON (gguf.h) */
 };
 
 /* How much of a file of file_size bytes its header takes, from its first 8 bytes (fewer if the file has fewer).
@@ -38,3 +39,5 @@ uint64_t safetensors_header_bytes(const void *bytes, size_t size, uint64_t file_
 struct safetensors *safetensors_parse(const void *bytes, size_t size, uint64_t file_size,
                                       char why[SAFETENSORS_WHY]);
 struct safetensors *safetensors_free(struct safetensors *file);
+/* For qsort: struct safetensor by its place. */
+int safetensors_compare(const void *a, const void *b);

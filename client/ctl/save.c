@@ -76,7 +76,7 @@ static int write_tensors(struct save *save, const struct kept_file *kept, int fd
 {
     char why[SAFETENSORS_WHY];
     unsigned n = 0;
-    struct safetensors *file = safetensors_parse(kept->bytes, kept->size, kept->file_size, why);
+    struct safetensors *file = checkpoint_parse(kept->bytes, kept->size, kept->file_size, why);
 
     if (!file)
         return report(save->cli, HBM_E_INVALID,

@@ -18,6 +18,7 @@ export TMPDIR=$scratch LLVM_PROFILE_FILE=$scratch/profile
 about() { # NAME
     case $1 in
         config) echo config/*.c ;;
+        gguf) echo client/ctl/gguf.c ;;
         ledger) echo daemon/core/ledger*.c daemon/core/readopt*.c ;;
         names) echo daemon/core/{names,select}.c daemon/rpc/{encoding,method}.c ;;
         rpc) echo daemon/rpc/*.c ;;

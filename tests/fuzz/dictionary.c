@@ -111,6 +111,14 @@ static void names(void)
     text("0x");
 }
 
+static void gguf(void)
+{
+    static const char *const known[] = {"GGUF\x03", "general.alignment", "blk.0.attn_q.weight"};
+
+    for (size_t i = 0; i < sizeof(known) / sizeof(known[0]); i++)
+        text(known[i]);
+}
+
 int main(int argc, char **argv)
 {
     const char *name = argc > 1 ? argv[1] : "";
@@ -125,6 +133,8 @@ int main(int argc, char **argv)
         config();
     else if (!strcmp(name, "safetensors"))
         tensors();
+    else if (!strcmp(name, "gguf"))
+        gguf();
     else if (!strcmp(name, "names"))
         names();
     return ferror(stdout) != 0; /* the others have no words */

@@ -220,6 +220,13 @@ seed("safetensors", "two", b"\x18" + b'{"a":{"dtype":"F32","shape":[2,2],"data_o
 seed("safetensors", "metadata", b"\x00" + b'{"__metadata__":{"format":"pt"},"e":{"dtype":"I8","shape":[0],"data_offsets":[0,0]}}  ')
 header = b'{"a":{"dtype":"U8","shape":[],"data_offsets":[0,1]}}'
 seed("safetensors", "whole", b"\x00" + struct.pack("<Q", len(header)) + header + b"\x2a")
+gguf_pair = struct.pack("<Q", 17) + b"general.alignment" + struct.pack("<II", 4, 32)
+gguf_list = struct.pack("<Q", 1) + b"l" + struct.pack("<IIQ", 9, 8, 1) + struct.pack("<Q", 2) + b"hi"
+gguf_rows = (struct.pack("<Q", 1) + b"a" + struct.pack("<IQQIQ", 2, 4, 2, 0, 0) +
+             struct.pack("<Q", 1) + b"q" + struct.pack("<IQIQ", 1, 64, 8, 32))
+gguf = b"GGUF" + struct.pack("<IQQ", 3, 2, 2) + gguf_pair + gguf_list + gguf_rows
+seed("gguf", "two", b"\x64" + gguf + bytes(-len(gguf) % 32))
+seed("gguf", "empty", b"\x00" + b"GGUF" + struct.pack("<IQQ", 2, 0, 0) + bytes(8))
 rows = b"".join(bytes([arena, F32, 2, 8, 32, 0]) + name(tensor) for arena, tensor in ((0, "x"), (1, "y")))
 seed("table", "built", bytes([2 | 2 << 2]) + name("g") + name("h") + rows)
 strings = b"g\x00x\x00"
