@@ -6,6 +6,7 @@
 #include <sys/statvfs.h>
 
 #include "daemon/base/log.h"
+#include "daemon/base/message_ids.h"
 #include "daemon/core/books.h"
 #include "daemon/core/host_ahead.h"
 #include "daemon/server.h"
@@ -402,7 +403,8 @@ static void gone(void *context, uint32_t index, const char *why)
     bool failed = !start->served && (++start->misses >= MISSES_MAX || !young);
     if (failed && device->state != DEVICE_DRAINED) {
         if (device->state != DEVICE_FAILED)
-            log_error("device %u %s is not served: %s; it is tried again, see dmesg for what became of it", index,
+            log_write(LOG_LEVEL_ERROR, MESSAGE_DEVICE_FAILED,
+                      "device %u %s is not served: %s; it is tried again, see dmesg for what became of it", index,
                       device->uuid, why);
         device->state = DEVICE_FAILED;
     }

@@ -9,6 +9,7 @@
 
 #include "daemon/base/cleanup.h"
 #include "daemon/base/log.h"
+#include "daemon/base/message_ids.h"
 #include "daemon/core/listener.h"
 #include "daemon/server.h"
 
@@ -111,7 +112,7 @@ static void serve(struct server *server, struct client_socket *socket, const str
         log_info("listener %s serves in %s", socket->config->name, socket->config->directory);
         return;
     }
-    log_error("listener %s is not served: %s", socket->config->name, why);
+    log_write(LOG_LEVEL_ERROR, MESSAGE_LISTENER_FAILED, "listener %s is not served: %s", socket->config->name, why);
     event_emit(&server->core->events, "listener.failed", 0, socket->config->name, 0, UINT32_MAX, 0, "%s", why);
 }
 

@@ -10,6 +10,7 @@
 #include "daemon/base/crash.h"
 #include "daemon/base/fd_reserve.h"
 #include "daemon/base/log.h"
+#include "daemon/base/message_ids.h"
 #include "daemon/server.h"
 #include "daemon/supervisor.h"
 
@@ -75,7 +76,8 @@ int main(int argc, char **argv)
         return sound ? EXIT_SUCCESS : EXIT_FAILURE;
     }
     if (!sound) {
-        log_error("the configuration has errors; correct them (hbmd --check-config lists them)");
+        log_write(LOG_LEVEL_ERROR, MESSAGE_CONFIG_REFUSED,
+                  "the configuration has errors; correct them (hbmd --check-config lists them)");
         return EXIT_FAILURE;
     }
     log_set_level(config.log_level);

@@ -3,6 +3,7 @@
 
 #include "daemon/base/cleanup.h"
 #include "daemon/base/log.h"
+#include "daemon/base/message_ids.h"
 #include "daemon/core/pressure.h"
 #include "daemon/server.h"
 
@@ -45,7 +46,8 @@ void server_reload(struct server *server)
         return;
     notify_reloading();
     if (!setup_load(server->setup, &next)) {
-        log_error("the configuration has errors: the one from before stays in effect");
+        log_write(LOG_LEVEL_ERROR, MESSAGE_CONFIG_REFUSED,
+                  "the configuration has errors: the one from before stays in effect");
         config_clear(&next);
         server_say_ready(server, "; the last reload failed");
         return;

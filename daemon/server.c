@@ -10,6 +10,7 @@
 
 #include "daemon/base/cleanup.h"
 #include "daemon/base/log.h"
+#include "daemon/base/message_ids.h"
 #include "daemon/core/arena.h"
 #include "daemon/core/buffer.h"
 
@@ -118,7 +119,7 @@ static void say_what_a_stop_loses(const struct server *server)
                     in_workers, in_workers == 1 ? " is" : "s are");
     uint64_t mib = (bytes + (1u << 20) - 1) >> 20;
     if (n && server->store && store_ends_with_unit(server->store))
-        log_warning("if this is a stop, %u buffer%s lost with it (%" PRIu64
+        log_write(LOG_LEVEL_WARNING, MESSAGE_STOP_LOSES, "if this is a stop, %u buffer%s lost with it (%" PRIu64
                     " MiB); `systemctl restart` keeps what `systemctl stop` loses",
                     n, n == 1 ? " is" : "s are", mib);
     else if (n)

@@ -11,6 +11,7 @@
 #include "daemon/base/cleanup.h"
 #include "daemon/base/fd_reserve.h"
 #include "daemon/base/log.h"
+#include "daemon/base/message_ids.h"
 
 /* The names come back in one environment string, LISTEN_FDNAMES, and Linux takes none of 128 KiB or more: with more
  * in the store the restart itself would fail, and everything be lost. */
@@ -116,7 +117,8 @@ static bool has_room(const struct store *store, const struct store_request *requ
 static void refuse(struct store *store, struct store_request *request)
 {
     if (!store->full_said)
-        log_warning("the fd store is full at %u fds: nothing is taken on that the next restart would lose; free "
+        log_write(LOG_LEVEL_WARNING, MESSAGE_STORE_FULL,
+                  "the fd store is full at %u fds: nothing is taken on that the next restart would lose; free "
                     "something, raise FileDescriptorStoreMax= and store_max, or publish fewer, larger groups",
                     store->n);
     store->full_said = true;

@@ -14,6 +14,7 @@
 
 #include "daemon/base/cleanup.h"
 #include "daemon/base/log.h"
+#include "daemon/base/message_ids.h"
 #include "daemon/kept.h"
 
 #define SHORT_LIFE_MS 1000 /* a child that dies younger is restarted with a growing pause */
@@ -97,7 +98,7 @@ static void bury(struct supervisor *supervisor, int status)
     }
     if (age >= SHORT_LIFE_MS)
         supervisor->pause_ms = 0;
-    log_warning("the daemon died (%s %d) with %u fds kept; starting it again",
+    log_write(LOG_LEVEL_WARNING, MESSAGE_DAEMON_DIED, "the daemon died (%s %d) with %u fds kept; starting it again",
                 WIFSIGNALED(status) ? "signal" : "status",
                 WIFSIGNALED(status) ? WTERMSIG(status) : WEXITSTATUS(status), supervisor->keeper.n);
     supervisor->restart_at_ms = now_ms() + supervisor->pause_ms;

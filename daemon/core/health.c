@@ -10,6 +10,7 @@
 
 #include "daemon/base/cleanup.h"
 #include "daemon/base/log.h"
+#include "daemon/base/message_ids.h"
 #include "daemon/core/ledger.h"
 
 #define FDS_RESERVED 8 /* for operators, and for whoever comes to free something */
@@ -82,7 +83,7 @@ static void book(struct core *core, enum ailment ailment, bool lacking, const ch
     if (lacking == (ailing->since_ms != 0))
         return;
     if (!lacking) {
-        log_info("recovered: %s", ailing->cause);
+        log_write(LOG_LEVEL_INFO, MESSAGE_RECOVERED, "recovered: %s", ailing->cause);
         event_emit(&core->events, "daemon.recovered", 0, names[ailment], 0, UINT32_MAX, 0, "%s", ailing->cause);
         ailing->since_ms = 0;
         return;
@@ -90,7 +91,8 @@ static void book(struct core *core, enum ailment ailment, bool lacking, const ch
     ailing->since_ms = core_now(core);
     snprintf(ailing->cause, sizeof(ailing->cause), "%s", cause);
     core->counters.degraded++;
-    log_error("degraded, nothing new is taken on: %s; %s", cause, remedies[ailment]);
+    log_write(LOG_LEVEL_ERROR, MESSAGE_DEGRADED,
+              "degraded, nothing new is taken on: %s; %s", cause, remedies[ailment]);
     event_emit(&core->events, "daemon.degraded", 0, names[ailment], 0, UINT32_MAX, 0, "%s", cause);
 }
 

@@ -11,6 +11,7 @@
 
 #include "daemon/base/cleanup.h"
 #include "daemon/base/log.h"
+#include "daemon/base/message_ids.h"
 
 static int random_epoch(uint16_t *epoch, uint16_t except)
 {
@@ -64,7 +65,8 @@ static void index_file(struct ledger *ledger, const unsigned char *bytes, uint64
         uint64_t next = resume_at(bytes, at, size);
         if (!next)
             break;
-        log_error("the ledger's record at byte %llu is damaged: what it said is lost", (unsigned long long)at);
+        log_write(LOG_LEVEL_ERROR, MESSAGE_LEDGER_DAMAGED,
+                  "the ledger's record at byte %llu is damaged: what it said is lost", (unsigned long long)at);
         ledger->doubtful = true;
         at = next;
     }
@@ -125,7 +127,8 @@ static int start_empty(struct ledger *ledger)
 /* What it says is unknown, but perhaps not to a person. */
 static int set_aside(struct ledger *ledger)
 {
-    log_error("the ledger is none, or its head is damaged: kept as ledger.damaged, and a new one begun");
+    log_write(LOG_LEVEL_ERROR, MESSAGE_LEDGER_DAMAGED,
+              "the ledger is none, or its head is damaged: kept as ledger.damaged, and a new one begun");
     if (renameat(ledger->dir_fd, LEDGER_NAME, ledger->dir_fd, "ledger.damaged") < 0)
         return -errno;
     fd_close(ledger->fd);

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "daemon/base/log.h"
+#include "daemon/base/message_ids.h"
 #include "daemon/core/ledger.h"
 
 #define POLL_MS ((uint64_t)2)
@@ -176,7 +177,8 @@ static void tell_of(struct session *session)
     session_awaiting(session, &awaiting);
     session->late = true;
     core->counters.late_reclaims++;
-    log_warning("pid %d (%s) is gone for %d s and its memory is not free yet: awaited is %s; %s", session->pid,
+    log_write(LOG_LEVEL_WARNING, MESSAGE_SESSION_LATE,
+              "pid %d (%s) is gone for %d s and its memory is not free yet: awaited is %s; %s", session->pid,
                 session->client, LATE_MS / 1000, awaiting.what, awaiting.remedy);
     event_emit(&core->events, "session.late", session->id, session->client, session->who.owner.listener,
                session->who.owner.uid, session->pid, "awaited is %s", awaiting.what);

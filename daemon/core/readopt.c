@@ -8,6 +8,7 @@
 
 #include "daemon/base/cleanup.h"
 #include "daemon/base/log.h"
+#include "daemon/base/message_ids.h"
 
 struct rows {
     struct ledger_row *at;
@@ -77,7 +78,8 @@ static void say_lost(struct core *core, const struct arena *arena)
     const struct list *first = list_first(&arena->buffers);
     const char *name = first ? list_entry(first, struct buffer, arena_node)->name : NULL;
     core->counters.lost++;
-    log_error("LOST: the contents of %s did not come back (%s tier of device %s)", names,
+    log_write(LOG_LEVEL_ERROR, MESSAGE_LOST,
+              "LOST: the contents of %s did not come back (%s tier of device %s)", names,
               hbm_tier_name(arena_tier(arena)), arena->extent->device->uuid);
     event_emit(&core->events, "arena.lost", arena->id, name, arena->owner.listener, arena->owner.uid, 0,
                "after a restart, the contents of %s did not come back", names);

@@ -8,6 +8,7 @@
 
 #include "daemon/base/cleanup.h"
 #include "daemon/base/log.h"
+#include "daemon/base/message_ids.h"
 #include "daemon/core/names.h"
 #include "daemon/core/packing.h"
 #include "daemon/core/recency.h"
@@ -162,7 +163,8 @@ int readopt_arena(struct readopt *readopt, struct ledger_row *row)
     struct device *device = home ? device_of(core, home) : extent ? extent->device : NULL;
 
     if (in->failed || !group || !extent) {
-        log_error("LOST: nothing is known of the memory of arena 0x%016" PRIx64 " (group %s)", row->id,
+        log_write(LOG_LEVEL_ERROR, MESSAGE_LOST,
+                  "LOST: nothing is known of the memory of arena 0x%016" PRIx64 " (group %s)", row->id,
                   group ? group : "");
         core->counters.lost++;
         return drop_row(readopt, row, "its memory is unknown");

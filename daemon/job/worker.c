@@ -11,6 +11,7 @@
 #include "daemon/base/cleanup.h"
 #include "daemon/base/fd_reserve.h"
 #include "daemon/base/log.h"
+#include "daemon/base/message_ids.h"
 
 extern char **environ;
 
@@ -148,7 +149,7 @@ void worker_down(struct worker *worker, const char *why)
     if (worker->state == WORKER_READY && uv_now(workers->loop) - worker->ready_ms > WORKER_STABLE_MS)
         worker->backoff_ms = WORKER_BACKOFF_MIN_MS;
     /* Once it is tried every few seconds, the same words again would only fill the log. */
-    log_write(worker->backoff_ms < WORKER_BACKOFF_MAX_MS ? LOG_LEVEL_WARNING : LOG_LEVEL_DEBUG, NULL,
+    log_write(worker->backoff_ms < WORKER_BACKOFF_MAX_MS ? LOG_LEVEL_WARNING : LOG_LEVEL_DEBUG, MESSAGE_WORKER_DIED,
               "%s; starting another", why);
     worker->state = WORKER_DOWN;
     uv_close((uv_handle_t *)&worker->poll, poll_closed);

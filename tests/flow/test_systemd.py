@@ -313,6 +313,19 @@ def test_the_journal_has_its_lines_with_their_priority(machine):
     assert entry["_TRANSPORT"] == "journal"
 
 
+def test_the_journal_explains_the_main_events(machine):
+    machine.run("journalctl", "--update-catalog")
+    listed = machine.run("journalctl", "--list-catalog").stdout
+    ids = dict(re.findall(r'MESSAGE_(\w+) "MESSAGE_ID=([0-9a-f]{32})"', (ROOT / "daemon/base/message_ids.h").read_text()))
+    assert all(f"{number} hbmd: " in listed for number in ids.values()), listed
+    since = machine.cursor()
+    machine.run("kill", "-KILL", machine.json("devices")[0]["worker_pid"])
+    machine.wait_for(lambda: [entry for entry in machine.journal(since) if entry.get("MESSAGE_ID") == ids["WORKER_DIED"]])
+    explained = machine.run("journalctl", "--catalog", "--no-pager", f"MESSAGE_ID={ids['WORKER_DIED']}").stdout
+    assert "starting another" in explained and "Subject: A worker process has ended" in explained
+    machine.wait_for(lambda: machine.json("devices")[0]["state"] == "ready" and machine.json("devices")[0]["worker_pid"])
+
+
 def test_the_metrics_service_is_off_and_answers_on_the_loopback_address_where_it_is_on(machine):
     assert machine.property("ActiveState", "hbm-metrics.service") == "inactive"
     machine.systemctl("start", "hbm-metrics.service")

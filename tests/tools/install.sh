@@ -66,6 +66,7 @@ put 644 "$root/share/zsh/vendor-completions" packaging/completion/_hbmctl
 install -D -m 644 packaging/completion/hbmctl.bash "$root/share/bash-completion/completions/hbmctl"
 put 644 "$root/share/hbmd" packaging/prometheus/hbm.rules.yml packaging/grafana/hbm.json
 put 644 "$root/share/hbmd/kubernetes" packaging/kubernetes/*.yaml
+put 644 "$root/lib/systemd/catalog" packaging/hbmd.catalog
 put 644 "$root/lib/sysusers.d" packaging/sysusers.d/hbmd.conf
 put 644 "$root/lib/tmpfiles.d" packaging/tmpfiles.d/hbmd.conf
 # A configuration that someone has edited stays. hbmd knows its workers beside it and in /usr/lib/hbmd.
