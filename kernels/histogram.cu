@@ -3,6 +3,7 @@
 #include "kernels/chunk.cuh"
 #include "kernels/histogram.h"
 #include "kernels/launch.cuh"
+#include "kernels/tally.cuh"
 
 #define THREADS 1024u
 #define LANES 4u
@@ -77,6 +78,50 @@ static __global__ void __launch_bounds__(256) count_within(const void *in, uint6
     for_chunks<N, LANES>(count, aligned, load, look);
 }
 
+template <class Raw>
+static __global__ void __launch_bounds__(256) find_ends(const void *in, uint64_t count, bool aligned, struct histogram_ends *total)
+{
+    typedef typename Raw::word word;
+    constexpr unsigned N = 16 / sizeof(word);
+    chunk<word, N> raw[LANES];
+    uint32_t highest = 0, lowest = 0;
+
+    auto load = [&](unsigned k, span<N> s) { raw[k] = span_load<word>(s, in); };
+    auto look = [&](unsigned k, span<N> s) {
+#pragma unroll
+        for (unsigned i = 0; i < N; i++) {
+            float x = Raw::up(raw[k].w[i]);
+
+            if (!s.has(i) || !element_finite(x))
+                continue;
+            highest = max(highest, tally_key(x));
+            lowest = max(lowest, ~tally_key(x));
+        }
+    };
+    for_chunks<N, LANES>(count, aligned, load, look);
+    for (unsigned o = WARP / 2; o; o >>= 1) {
+        highest = max(highest, __shfl_xor_sync(FULL_WARP, highest, o));
+        lowest = max(lowest, __shfl_xor_sync(FULL_WARP, lowest, o));
+    }
+    if (threadIdx.x % WARP == 0) {
+        atomicMax(&total->highest, highest);
+        atomicMax(&total->lowest, lowest);
+    }
+}
+
+template <class Raw> static cudaError_t launch_ends(const struct histogram_job *job, bool aligned, cudaStream_t stream)
+{
+    return launch_few(find_ends<Raw>, chunk_blocks(job->count, 256, LANES * (16 / sizeof(typename Raw::word))), 256, stream,
+                      job->raw, job->count, aligned, job->ends);
+}
+
+static cudaError_t launch_ends_of(const struct histogram_job *job, bool aligned, cudaStream_t stream)
+{
+    if (job->dtype == HBM_F32)
+        return launch_ends<f32>(job, aligned, stream);
+    return job->dtype == HBM_F16 ? launch_ends<f16>(job, aligned, stream) : launch_ends<bf16>(job, aligned, stream);
+}
+
 /* A block a multiprocessor, as many as its shared memory has room for. */
 template <class Raw> static cudaError_t launch_all_bins(const struct histogram_job *job, bool aligned, uint64_t *counts,
                                                         cudaStream_t stream)
@@ -103,6 +148,9 @@ int histogram_cuda(const struct histogram_job *job, uint64_t *counts, void *stre
 
     if (!job->count)
         return cudaSuccess;
+    if (job->ends)
+        if (cudaError_t error = launch_ends_of(job, aligned, on))
+            return error;
     if (job->dtype != HBM_F32) /* of both 16-bit floats a bin is the pattern */
         return launch_all_bins<bf16>(job, aligned, counts, on);
     if (job->within == HISTOGRAM_ALL)

@@ -13,14 +13,20 @@ extern "C" {
 #define HISTOGRAM_FINE 65536u /* in one of them */
 #define HISTOGRAM_ALL UINT32_MAX
 
+/* Of the finite elements seen so far: tally_key (kernels/tally.h) of the largest, and the complement of that of the least. 0: none. */
+struct histogram_ends {
+    uint32_t highest, lowest;
+};
+
 struct histogram_job {
     const void *raw; /* F32, F16 or BF16, aligned to its elements */
     uint64_t count;
     unsigned dtype;
     uint32_t within; /* F32: the bin whose elements are counted by their lower half; HISTOGRAM_ALL: all, by bins */
+    struct histogram_ends *ends; /* NULL: not asked for; lies where the counts do */
 };
 
-/* Adds to HISTOGRAM_BINS counters, or HISTOGRAM_FINE of them. */
+/* Adds to HISTOGRAM_BINS counters, or HISTOGRAM_FINE of them, and to the ends. */
 void histogram_host(const struct histogram_job *job, uint64_t *counts);
 /* The same in device memory, asynchronous on `stream` (a cudaStream_t). Returns a cudaError_t as int. */
 int histogram_cuda(const struct histogram_job *job, uint64_t *counts, void *stream);

@@ -582,8 +582,11 @@ static std::string counts_differ(lane &on, const std::vector<unsigned char> &raw
     unsigned width = hbm_dtype_bits(job.dtype) / 8;
     layout l;
     unsigned d_raw = l.add(job.count * width, misalign * width), d_counts = l.add(n * sizeof(uint64_t), 0);
+    unsigned d_ends = l.add(sizeof(histogram_ends), 0);
+    histogram_ends ends = {}, none = {};
 
     job.raw = raw.data();
+    job.ends = &ends;
     histogram_host(&job, counts.data());
     int error = on.start(l);
     std::vector<uint64_t> three(n, 3); /* it adds to what is there */
@@ -591,13 +594,18 @@ static std::string counts_differ(lane &on, const std::vector<unsigned char> &raw
         error = cudaMemcpyAsync(on.at(d_raw), raw.data(), job.count * width, cudaMemcpyHostToDevice, on.stream);
     if (!error)
         error = cudaMemcpyAsync(on.at(d_counts), three.data(), n * sizeof(uint64_t), cudaMemcpyHostToDevice, on.stream);
+    if (!error)
+        error = cudaMemcpyAsync(on.at(d_ends), &none, sizeof(none), cudaMemcpyHostToDevice, on.stream);
     job.raw = on.at(d_raw);
+    job.ends = reinterpret_cast<histogram_ends *>(on.at(d_ends));
     if (!error)
         error = histogram_cuda(&job, static_cast<uint64_t *>(on.at(d_counts)), on.stream);
     if (error)
         return cudaGetErrorString((cudaError_t)error);
     std::string why = on.fetch();
-    return why.empty() ? on.same("half of a count", d_counts, counts.data(), 4) : why;
+    if (why.empty())
+        why = on.same("half of a count", d_counts, counts.data(), 4);
+    return why.empty() ? on.same("end", d_ends, &ends, 4) : why;
 }
 
 static std::string histogram(unsigned dtype)
@@ -610,7 +618,7 @@ static std::string histogram(unsigned dtype)
                 for (unsigned misalign = 0; misalign < 2; misalign++) {
                     if (within != HISTOGRAM_ALL && dtype != HBM_F32)
                         continue;
-                    histogram_job job = {nullptr, count, dtype, within};
+                    histogram_job job = {nullptr, count, dtype, within, nullptr};
                     std::string why = counts_differ(on, samples(dtype, (pattern)p, count), job, misalign);
                     if (!why.empty())
                         return why + " (" + std::to_string(count) + " elements, " + pattern_names[p] + ")";

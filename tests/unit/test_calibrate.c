@@ -241,6 +241,33 @@ static void the_largest_half_is_a_range_as_any(void **state)
     assert_true(range_of(f16, HBM_F16, 4, &int8_tensor, HBM_CALIBRATE_PERCENTILE, 100) == 65504);
 }
 
+static void the_ends_beside_a_histogram_are_those_of_what_is_finite(void **state)
+{
+    static const float ends[][5] = {{-3.5f, 0.25f, 7, NAN, -0.0f}, {-2, -1, -2, -INFINITY, -8}, {0, 0, 0, INFINITY, 0}};
+    static const float wanted[][2] = {{-3.5f, 7}, {-8, -1}, {0, 0}};
+    static const unsigned dtypes[] = {HBM_F32, HBM_F16, HBM_BF16};
+    uint64_t *bins = calloc(HISTOGRAM_BINS, sizeof(*bins));
+    float raw[5];
+    (void)state;
+
+    for (unsigned d = 0; d < COUNT(dtypes); d++)
+        for (unsigned k = 0; k < COUNT(ends); k++) {
+            struct histogram_ends found = {0};
+            struct histogram_job job = {.raw = raw, .dtype = dtypes[d], .within = HISTOGRAM_ALL, .ends = &found};
+            for (unsigned i = 0; i < 5; i++)
+                store(raw, dtypes[d], i, ends[k][i]);
+            for (job.count = 1; job.count <= 5; job.count += 4) /* what is seen is added to what was */
+                histogram_host(&job, bins);
+            assert_true(tally_of_key(found.highest) == wanted[k][1] && tally_of_key(~found.lowest) == wanted[k][0]);
+        }
+    struct histogram_ends none = {0};
+    struct histogram_job job = {.raw = raw, .dtype = HBM_F32, .within = HISTOGRAM_ALL, .ends = &none, .count = 2};
+    raw[0] = NAN, raw[1] = INFINITY;
+    histogram_host(&job, bins);
+    assert_true(!none.highest && !none.lowest);
+    free(bins);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -251,6 +278,7 @@ int main(void)
         cmocka_unit_test(clipping_ten_outliers_gives_the_inliers_their_40_dB),
         cmocka_unit_test(tensors_with_nothing_to_choose_from_have_their_ends),
         cmocka_unit_test(the_largest_half_is_a_range_as_any),
+        cmocka_unit_test(the_ends_beside_a_histogram_are_those_of_what_is_finite),
     };
     return cmocka_run_group_tests_name("calibration", tests, NULL, NULL);
 }
