@@ -8,11 +8,13 @@
 
 bool calibrate_takes(const struct hbm_encoding *encoding, unsigned method, double parameter)
 {
-    bool is_int8 = encoding->codec == HBM_CODEC_INT8;
+    bool is_int8 = encoding->codec == HBM_CODEC_INT8, observed = method & HBM_CALIBRATE_OBSERVED;
 
     if (method == HBM_CALIBRATE_MINMAX)
         return true;
-    if (encoding->granularity != HBM_PER_TENSOR || method > HBM_CALIBRATE_GIVEN)
+    method &= ~(unsigned)HBM_CALIBRATE_OBSERVED;
+    if (encoding->granularity != HBM_PER_TENSOR || method > HBM_CALIBRATE_AVERAGE ||
+        method == (observed ? HBM_CALIBRATE_GIVEN : HBM_CALIBRATE_AVERAGE))
         return false;
     if (!is_int8 && encoding->codec != HBM_CODEC_FP8_E4M3 && encoding->codec != HBM_CODEC_FP8_E5M2)
         return false;

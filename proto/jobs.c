@@ -16,6 +16,7 @@ static_assert(sizeof(struct job_code) == 24 + 64 + 8 + 8, "no padding");
 static_assert(sizeof(struct hbm_receipt) == 64, "no padding");
 static_assert(sizeof(struct hbm_quality) == 72, "no padding");
 static_assert(sizeof(struct job_calibration) == 24, "no padding");
+static_assert(sizeof(struct hbm_observation) == 56, "no padding");
 static_assert(sizeof(struct job_measured) == 16 + JOB_CODE_BYTES, "no padding");
 
 static const struct job_row rows[JOB_OPCODES] = {

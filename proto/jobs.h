@@ -1,6 +1,7 @@
 /* jobs.def as C: opcodes, request and reply structs, a table. */
 #pragma once
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -52,10 +53,22 @@ struct job_piece {
 /* How a codec's range is chosen. */
 struct job_calibration {
     double parameter; /* PERCENTILE: percent, above 0 */
-    float lo, hi;     /* GIVEN: the range */
+    float lo, hi;     /* GIVEN: the range; OBSERVED: the ends of what was observed, or their averages */
     uint32_t method;  /* enum hbm_calibration */
-    uint32_t unused;
+    uint32_t dtype;   /* OBSERVED: of the elements that were counted */
 };
+
+/* What OBSERVE counts: finite magnitudes, by the upper 15 bits of their patterns (kernels/histogram.h). */
+#define JOB_OBSERVE_BINS 32768u
+#define JOB_OBSERVE_BYTES (JOB_OBSERVE_BINS * sizeof(uint64_t))
+
+/* Whether the range is searched for in such counts. */
+static inline bool job_takes_bins(const struct job_calibration *calibration)
+{
+    unsigned method = calibration->method & ~(unsigned)HBM_CALIBRATE_OBSERVED;
+
+    return method != calibration->method && method != HBM_CALIBRATE_MINMAX && method != HBM_CALIBRATE_AVERAGE;
+}
 
 struct job_receipt {
     struct hbm_receipt receipt;
@@ -148,7 +161,7 @@ struct job_row {
     unsigned fds_in_max, fds_out_max;
 };
 
-#define JOB_OPCODES 17
+#define JOB_OPCODES 18
 /* NULL for an opcode that is none. */
 const struct job_row *job_row(unsigned opcode);
 /* The link that a job keeps busy; of several the slowest. */

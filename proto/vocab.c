@@ -139,13 +139,15 @@ void hbm_encoding_text(const struct hbm_encoding *encoding, char *text, unsigned
 
 void hbm_calibration_text(unsigned method, double parameter, char *text, unsigned long size)
 {
-    static const char *const names[] = {"minmax", "percentile", "mse", "entropy", "range"};
-    const char *name = method < sizeof(names) / sizeof(names[0]) ? names[method] : "?";
+    static const char *const names[] = {"minmax", "percentile", "mse", "entropy", "range", "average"};
+    const char *observed = method & HBM_CALIBRATE_OBSERVED ? "observed:" : "";
 
+    method &= ~(unsigned)HBM_CALIBRATE_OBSERVED;
+    const char *name = method < sizeof(names) / sizeof(names[0]) ? names[method] : "?";
     if (method == HBM_CALIBRATE_PERCENTILE)
-        snprintf(text, size, "%s:%.10g", name, parameter);
+        snprintf(text, size, "%s%s:%.10g", observed, name, parameter);
     else
-        snprintf(text, size, "%s", name);
+        snprintf(text, size, "%s%s", observed, name);
 }
 
 bool hbm_shape_elements(const uint64_t *dims, unsigned rank, uint64_t *count)

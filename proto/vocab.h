@@ -80,6 +80,8 @@ enum hbm_calibration {
     HBM_CALIBRATE_MSE = 2,        /* that by which the squares of the errors have the least sum */
     HBM_CALIBRATE_ENTROPY = 3,    /* that whose codes tell the most of how the elements are distributed */
     HBM_CALIBRATE_GIVEN = 4,      /* one that was found elsewhere */
+    HBM_CALIBRATE_AVERAGE = 5,    /* the moving average of the ends of batches; OBSERVED alone */
+    HBM_CALIBRATE_OBSERVED = 0x100, /* with one of the others: of what was observed over many batches, and not of the elements themselves */
 };
 
 /* The rest of a receipt: what messages have no room for. 72 bytes, no padding. */
@@ -94,6 +96,20 @@ struct hbm_quality {
     uint32_t unused;
     uint64_t clipped;      /* elements */
 };
+
+/* What was observed of a buffer, over the batches that were written into it. 56 bytes, no padding. */
+struct hbm_observation {
+    uint64_t batches;   /* 0: none; its range was imported */
+    uint64_t elements;  /* of all of them */
+    uint64_t nonfinite; /* of these, NaN and infinities, which the rest knows nothing of */
+    float lo, hi;       /* the least and the largest element of all batches; or the range that was imported */
+    float average_lo, average_hi; /* moving averages of those of each batch */
+    float last_lo, last_hi;       /* of the last batch that had any */
+    uint32_t imported; /* 1: the range comes from a file, and there is nothing else; the next batch takes its place */
+    uint32_t unused;
+};
+
+#define HBM_MOMENTUM 0.99 /* how much of a moving average a batch leaves, where nothing else is said */
 
 const char *hbm_dtype_name(unsigned dtype);          /* "BF16"; NULL if unknown */
 int hbm_dtype_by_name(const char *name);             /* -1 if unknown; exact case, as safetensors writes it */
@@ -112,7 +128,7 @@ int hbm_tier_by_name(const char *name);              /* -1 if unknown */
 const char *hbm_handle_name(unsigned handle);        /* "fd", "cuda-ipc" */
 /* Writes "int8 per channel 0", "raw", ... into text (>= 48 bytes). */
 void hbm_encoding_text(const struct hbm_encoding *encoding, char *text, unsigned long size);
-/* Writes "minmax", "percentile:99.9", ... into text (>= 48 bytes). */
+/* Writes "minmax", "percentile:99.9", "observed:mse", ... into text (>= 48 bytes). */
 void hbm_calibration_text(unsigned method, double parameter, char *text, unsigned long size);
 
 /* Elements of a shape into *count; false on overflow or rank > HBM_RANK_MAX. Rank 0 is one element. */

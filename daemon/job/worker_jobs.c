@@ -25,6 +25,8 @@ static uint64_t job_bytes(const struct job *job)
         return job->request.unpack.bytes;
     case JOB_MEASURE:
         return job->request.measure.raw.size;
+    case JOB_OBSERVE:
+        return job->request.observe.extent.size;
     case JOB_ENCODE:
         return job->request.encode.source.size + job->request.encode.target.size;
     case JOB_DECODE:

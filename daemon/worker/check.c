@@ -103,6 +103,30 @@ static int check_measure(const struct job_measure_request *r, unsigned *fds, str
     return r->n_pieces && r->n_pieces <= PACK_PIECES_MAX ? 0 : BAD("%u pieces", r->n_pieces);
 }
 
+static int check_encode(const struct job_encode_request *r, unsigned *fds, struct failure *failure)
+{
+    if (check_extent(&r->source, fds, failure) || check_extent(&r->target, fds, failure))
+        return failure->error;
+    if (!job_takes_bins(&r->calibration))
+        return 0;
+    ++*fds;
+    return hbm_dtype_codable(r->calibration.dtype) ? 0 : BAD("elements of type %u are not observed", r->calibration.dtype);
+}
+
+static int check_observe(const struct job_observe_request *r, unsigned *fds, struct failure *failure)
+{
+    uint64_t bytes;
+
+    if (check_extent(&r->extent, fds, failure))
+        return failure->error;
+    if (r->extent.kind == JOB_EXTENT_DISK || !hbm_dtype_codable(r->dtype) || r->offset % HBM_ALIGN)
+        return BAD("elements of type %u at %llu of an extent of kind %u are not observed", r->dtype, (unsigned long long)r->offset,
+                   r->extent.kind);
+    if (!hbm_shape_bytes(&r->elements, 1, r->dtype, &bytes))
+        return BAD("%llu elements overflow", (unsigned long long)r->elements);
+    return check_range(&r->extent, r->offset, bytes, failure);
+}
+
 static int check_file(const struct job_file_request *r, unsigned *fds, struct failure *failure)
 {
     *fds = 2;
@@ -142,8 +166,9 @@ static int check_request(unsigned opcode, const union job_request *r, unsigned *
     case JOB_MEASURE:
         return check_measure(&r->measure, fds, failure);
     case JOB_ENCODE:
-        return check_extent(&r->encode.source, fds, failure) ? failure->error
-                                                             : check_extent(&r->encode.target, fds, failure);
+        return check_encode(&r->encode, fds, failure);
+    case JOB_OBSERVE:
+        return check_observe(&r->observe, fds, failure);
     case JOB_DECODE:
         return check_extent(&r->decode.source, fds, failure) ? failure->error
                                                              : check_extent(&r->decode.target, fds, failure);

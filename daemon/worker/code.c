@@ -225,7 +225,7 @@ void job_encode(struct job *job)
         return;
     f.codec.raw_in = f.source.bytes + r->code.raw_offset;
     place_stored(&f, &r->code, f.target.bytes);
-    if (!range_find(&r->calibration, &f.codec, &job->failure) && !encode(job, &f.codec, receipt, quality)) {
+    if (!range_find(&r->calibration, job->n_fds ? job->fds[job->n_fds - 1] : -1, &f.codec, &job->failure) && !encode(job, &f.codec, receipt, quality)) {
         tell_range(&r->calibration, &f.codec, quality);
         receipt->bytes_before = f.raw_bytes;
         receipt->bytes_after = f.stored_bytes;

@@ -69,6 +69,7 @@ static unsigned engine_of(const struct job *job)
     case JOB_ENCODE:
     case JOB_DECODE:
     case JOB_MEASURE:
+    case JOB_OBSERVE:
         return COMPUTE;
     case JOB_QUERY:
     case JOB_CLIENTS:
@@ -139,6 +140,9 @@ static void perform(struct job *job)
         break;
     case JOB_MEASURE:
         with_memory(job, job_measure);
+        break;
+    case JOB_OBSERVE:
+        with_memory(job, job_observe);
         break;
     case JOB_ENCODE:
         with_memory(job, job_encode);

@@ -50,6 +50,7 @@ void job_file(struct job *job);
 void job_pack(struct job *job);
 void job_unpack(struct job *job);
 void job_measure(struct job *job);
+void job_observe(struct job *job);
 void job_encode(struct job *job);
 void job_decode(struct job *job);
 void job_create(struct job *job, const char *state_dir);

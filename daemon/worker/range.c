@@ -2,9 +2,11 @@
 
 #include <math.h>
 #include <stdlib.h>
+#include <sys/mman.h>
 
 #include "daemon/base/cleanup.h"
 #include "kernels/calibrate.h"
+#include "proto/memfd.h"
 
 static int count(const struct histogram_job *job, uint64_t *counts, struct failure *failure)
 {
@@ -59,24 +61,53 @@ static int search(const struct job_calibration *calibration, struct codec_job *c
     return 0;
 }
 
+static float farther(const struct job_calibration *c)
+{
+    return c->hi > -c->lo ? c->hi : -c->lo;
+}
+
+/* The counts of F32 tell a magnitude to one of 128 steps between powers of two: its upper end is taken. */
+static float observed_magnitude(const uint64_t *bins, const struct job_calibration *c)
+{
+    uint64_t rank = calibrate_rank(calibrate_finite(bins, c->dtype), c->method & ~(unsigned)HBM_CALIBRATE_OBSERVED, c->parameter);
+    uint32_t bin = calibrate_bin(bins, &rank);
+
+    return fminf(c->dtype == HBM_F32 ? element_float(bin << 16 | 0xffffu) : histogram_value(c->dtype, bin), farther(c));
+}
+
+static int search_observed(const struct job_calibration *c, int fd, struct codec_job *codec, struct failure *failure)
+{
+    size_t size = 0;
+    uint64_t *bins = memfd_map_sealed(fd, JOB_OBSERVE_BYTES, &size);
+
+    if (!bins || size != JOB_OBSERVE_BYTES || !calibrate_finite(bins, c->dtype))
+        fail(failure, HBM_E_BAD_REQUEST, "what was observed is no histogram, or one of nothing");
+    else if (!calibrate_search(bins, c->dtype, &codec->encoding, c->method & ~(unsigned)HBM_CALIBRATE_OBSERVED,
+                               observed_magnitude(bins, c), &codec->hi))
+        fail(failure, HBM_E_SYSTEM, "out of memory for the search of a range");
+    if (bins)
+        munmap(bins, size);
+    codec->lo = -codec->hi;
+    return failure->error;
+}
+
 static bool is_sound(const struct job_calibration *c)
 {
     return isfinite(c->lo) && isfinite(c->hi) && c->lo <= 0 && c->hi >= 0;
 }
 
-int range_find(const struct job_calibration *calibration, struct codec_job *codec, struct failure *failure)
+int range_find(const struct job_calibration *calibration, int bins, struct codec_job *codec, struct failure *failure)
 {
     if (calibration->method == HBM_CALIBRATE_MINMAX)
         return 0;
     if (!calibrate_takes(&codec->encoding, calibration->method, calibration->parameter) || !is_sound(calibration))
         return fail(failure, HBM_E_UNSUPPORTED, "no such range is chosen for this codec and granularity");
-    if (calibration->method != HBM_CALIBRATE_GIVEN) {
-        if (search(calibration, codec, failure))
-            return failure->error;
-    } else {
-        codec->hi = calibration->hi > -calibration->lo ? calibration->hi : -calibration->lo;
-        codec->lo = -codec->hi;
-    }
     codec->ranged = true;
+    if (job_takes_bins(calibration))
+        return search_observed(calibration, bins, codec, failure);
+    if (calibration->method != HBM_CALIBRATE_GIVEN && !(calibration->method & HBM_CALIBRATE_OBSERVED))
+        return search(calibration, codec, failure);
+    codec->hi = farther(calibration);
+    codec->lo = -codec->hi;
     return 0;
 }

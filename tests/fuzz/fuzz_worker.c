@@ -134,9 +134,15 @@ static void dress(struct input *in, uint32_t opcode, union job_request *request,
         take_extent(in, &request->measure.raw, fds, n);
         fds[(*n)++] = take_pieces(in, &request->measure.n_pieces);
         break;
+    case JOB_OBSERVE:
+        take_extent(in, &request->observe.extent, fds, n);
+        request->observe.offset &= 0xff00;
+        break;
     case JOB_ENCODE:
         take_extent(in, &request->encode.source, fds, n);
         take_extent(in, &request->encode.target, fds, n);
+        if (job_takes_bins(&request->encode.calibration))
+            fds[(*n)++] = memfd_fixed("bins", JOB_OBSERVE_BYTES);
         break;
     case JOB_DECODE:
         take_extent(in, &request->decode.source, fds, n);

@@ -182,6 +182,19 @@ static bool measure(struct job *job, unsigned next)
     return job->reply_fd >= 0;
 }
 
+static bool observe(struct job *job, unsigned next)
+{
+    const struct job_observe_request *request = &job->request.observe;
+    static uint64_t bins[JOB_OBSERVE_BINS];
+
+    MUST(has_size(job, &request->extent, &next) && hbm_dtype_codable(request->dtype));
+    MUST(spans(&request->extent, request->offset, request->elements * (hbm_dtype_bits(request->dtype) / 8)));
+    bins[0x3f80] = request->elements;
+    job->reply.observe = (struct job_observe_reply){.finite = request->elements, .nanoseconds = 1000, .lo = -1, .hi = 1};
+    job->reply_fd = memfd_sealed("counts", bins, sizeof(bins));
+    return job->reply_fd >= 0;
+}
+
 static bool perform(struct world *world, struct job *job)
 {
     union job_request *request = &job->request;
@@ -201,10 +214,13 @@ static bool perform(struct world *world, struct job *job)
     case JOB_ENCODE:
         job->reply.encode.receipt = (struct hbm_receipt){.sqnr_db = 40, .seconds = 1e-6};
         return has_size(job, &request->encode.source, &next) && has_size(job, &request->encode.target, &next) &&
-               can_code(&request->encode.code, &request->encode.source, &request->encode.target);
+               can_code(&request->encode.code, &request->encode.source, &request->encode.target) &&
+               job->n_fds == next + job_takes_bins(&request->encode.calibration);
     case JOB_DECODE:
         return has_size(job, &request->decode.source, &next) && has_size(job, &request->decode.target, &next) &&
                can_code(&request->decode.code, &request->decode.target, &request->decode.source);
+    case JOB_OBSERVE:
+        return observe(job, next);
     case JOB_HASH:
         return has_size(job, &request->hash.extent, &next);
     case JOB_FILE:

@@ -75,7 +75,7 @@ static void print_field(const char *type, size_t count, const char *name, size_t
     F(uint64_t, data_offset) F(uint64_t, scale_offset) A(uint64_t, dims, HBM_RANK_MAX) F(uint32_t, rank)           \
         F(uint32_t, dtype) F(struct hbm_encoding, encoding)
 #define job_calibration_FIELDS(F, A)                                                                               \
-    F(double, parameter) F(float, lo) F(float, hi) F(uint32_t, method) F(uint32_t, unused)
+    F(double, parameter) F(float, lo) F(float, hi) F(uint32_t, method) F(uint32_t, dtype)
 #define job_range_FIELDS(F, A) F(uint64_t, extent_offset) F(uint64_t, file_offset) F(uint64_t, bytes)
 
 #define STRUCTS(S)                                                                                                 \

@@ -74,6 +74,100 @@ static void codes_that_do_not_fit_are_refused(void **state)
     drop(&raw), drop(&stored), drop(&disk);
 }
 
+/* ---- What is observed ---- */
+
+static void what_is_observed_is_counted_and_a_range_is_found_in_the_counts(void **state)
+{
+    struct ask_extent raw = make(JOB_EXTENT_DEVICE, 8192), stored = make(JOB_EXTENT_HOST, 8192);
+    struct job_observe_request observe = {.extent = raw.extent, .offset = 256, .elements = 1000, .dtype = HBM_F32};
+    struct job_encode_request encode = {.source = raw.extent, .target = stored.extent, .code = code_of(HBM_CODEC_INT8, 1000)};
+    int fds[] = {raw.fd, stored.fd, -1};
+    float *x = (float *)map(&raw) + 64;
+    union job_reply reply;
+    size_t size = 0;
+
+    (void)state;
+    for (int i = 0; i < 1000; i++)
+        x[i] = (float)(i - 200) / 100;
+    x[3] = NAN, x[4] = -INFINITY, x[5] = 90;
+    expect(ask_job(&worker, JOB_OBSERVE, &observe, fds, 1, &reply, &fds[2]), 0);
+    assert_true(reply.observe.finite == 998 && reply.observe.lo == -2 && reply.observe.hi == 90);
+    uint64_t *bins = memfd_map_sealed(fds[2], JOB_OBSERVE_BYTES, &size), sum = 0;
+    assert_true(bins && size == JOB_OBSERVE_BYTES);
+    for (unsigned i = 0; i < JOB_OBSERVE_BINS; i++)
+        sum += bins[i];
+    assert_true(sum == 1000 && bins[0x7f80] == 1 && bins[0x3f80] == 2 && bins[0] == 1); /* 1 and -1 in one bin, 0 alone */
+    munmap(bins, size);
+
+    /* Of another buffer, which holds less than what was observed. */
+    for (int i = 0; i < 1000; i++)
+        x[i] = 1;
+    encode.code.raw_offset = 256;
+    encode.calibration = (struct job_calibration){
+        .method = HBM_CALIBRATE_OBSERVED | HBM_CALIBRATE_PERCENTILE, .parameter = 99, .lo = -2, .hi = 90, .dtype = HBM_F32};
+    expect(ask_job(&worker, JOB_ENCODE, &encode, fds, 3, &reply, NULL), 0);
+    const struct hbm_quality *quality = &reply.encode.quality;
+    assert_true(quality->hi >= 7.89f && quality->hi < 7.89f * 1.01f && quality->lo == -quality->hi);
+    assert_true(quality->method == (HBM_CALIBRATE_OBSERVED | HBM_CALIBRATE_PERCENTILE));
+    encode.calibration.parameter = 100;
+    expect(ask_job(&worker, JOB_ENCODE, &encode, fds, 3, &reply, NULL), 0);
+    assert_true(quality->hi == 90); /* never beyond the largest that was seen */
+    for (unsigned method = HBM_CALIBRATE_MSE; method <= HBM_CALIBRATE_ENTROPY; method++) {
+        encode.calibration.method = HBM_CALIBRATE_OBSERVED | method;
+        expect(ask_job(&worker, JOB_ENCODE, &encode, fds, 3, &reply, NULL), 0);
+        assert_true(quality->hi > 1 && quality->hi <= 90);
+    }
+    encode.calibration.method = HBM_CALIBRATE_OBSERVED;
+    expect(ask_job(&worker, JOB_ENCODE, &encode, fds, 2, &reply, NULL), 0);
+    assert_true(quality->hi == 90 && quality->lo == -90);
+    encode.calibration.method = HBM_CALIBRATE_OBSERVED | HBM_CALIBRATE_GIVEN;
+    expect(ask_job(&worker, JOB_ENCODE, &encode, fds, 3, &reply, NULL), HBM_E_UNSUPPORTED);
+    close(fds[2]);
+    munmap(x - 64, raw.extent.size);
+    drop(&raw), drop(&stored);
+}
+
+static void what_cannot_be_observed_and_counts_that_are_none_are_refused(void **state)
+{
+    struct ask_extent raw = make(JOB_EXTENT_DEVICE, 4096), stored = make(JOB_EXTENT_DEVICE, 4096), disk = make(JOB_EXTENT_DISK, 4096);
+    const struct job_observe_request good = {.extent = raw.extent, .elements = 1024, .dtype = HBM_F32};
+    struct job_encode_request encode = {.source = raw.extent, .target = stored.extent, .code = code_of(HBM_CODEC_INT8, 64)};
+    struct job_observe_request r;
+    uint64_t *empty = calloc(JOB_OBSERVE_BINS, sizeof(*empty));
+    int fds[] = {raw.fd, stored.fd, -1}, on_disk[] = {disk.fd}, counts = -1;
+
+    (void)state;
+    expect(ask_job(&worker, JOB_OBSERVE, &good, fds, 1, NULL, &counts), 0);
+    close(counts);
+    r = good, r.elements = 0;
+    expect(ask_job(&worker, JOB_OBSERVE, &r, fds, 1, NULL, &counts), 0);
+    close(counts);
+    r = good, r.elements = 1025;
+    expect(ask_job(&worker, JOB_OBSERVE, &r, fds, 1, NULL, NULL), HBM_E_BAD_REQUEST);
+    r = good, r.elements = UINT64_MAX;
+    expect(ask_job(&worker, JOB_OBSERVE, &r, fds, 1, NULL, NULL), HBM_E_BAD_REQUEST);
+    r = good, r.offset = 4;
+    expect(ask_job(&worker, JOB_OBSERVE, &r, fds, 1, NULL, NULL), HBM_E_BAD_REQUEST);
+    r = good, r.dtype = HBM_I32;
+    expect(ask_job(&worker, JOB_OBSERVE, &r, fds, 1, NULL, NULL), HBM_E_BAD_REQUEST);
+    r = good, r.extent = disk.extent;
+    expect(ask_job(&worker, JOB_OBSERVE, &r, on_disk, 1, NULL, NULL), HBM_E_BAD_REQUEST);
+
+    encode.calibration = (struct job_calibration){.method = HBM_CALIBRATE_OBSERVED | HBM_CALIBRATE_MSE, .hi = 1, .dtype = HBM_F32};
+    expect(ask_job(&worker, JOB_ENCODE, &encode, fds, 2, NULL, NULL), HBM_E_BAD_REQUEST);
+    fds[2] = memfd_sealed("bins", empty, JOB_OBSERVE_BYTES);
+    expect(ask_job(&worker, JOB_ENCODE, &encode, fds, 3, NULL, NULL), HBM_E_BAD_REQUEST);
+    close(fds[2]);
+    empty[0] = 1;
+    fds[2] = memfd_sealed("bins", empty, JOB_OBSERVE_BYTES / 2);
+    expect(ask_job(&worker, JOB_ENCODE, &encode, fds, 3, NULL, NULL), HBM_E_BAD_REQUEST);
+    encode.calibration.dtype = HBM_I8;
+    expect(ask_job(&worker, JOB_ENCODE, &encode, fds, 3, NULL, NULL), HBM_E_BAD_REQUEST);
+    close(fds[2]);
+    free(empty);
+    drop(&raw), drop(&stored), drop(&disk);
+}
+
 /* ---- Packing ---- */
 
 /* An arena of three: floats for fp16 over more than one batch, raw bytes, rows for int8, cut as the owner would, with a
@@ -383,6 +477,8 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         WITH_WORKER(a_buffer_is_encoded_within_its_bounds_and_decoded_again),
         WITH_WORKER(codes_that_do_not_fit_are_refused),
+        WITH_WORKER(what_is_observed_is_counted_and_a_range_is_found_in_the_counts),
+        WITH_WORKER(what_cannot_be_observed_and_counts_that_are_none_are_refused),
         WITH_WORKER(an_arena_is_packed_as_its_buffers_are_encoded_and_comes_back_as_they_are_decoded),
         WITH_WORKER(a_packed_copy_says_the_same_as_a_copy_of_it),
         WITH_WORKER(a_flipped_bit_in_what_is_packed_is_seen_wherever_it_is),
