@@ -9,6 +9,7 @@
 #include "daemon/core/ledger.h"
 #include "daemon/core/model.h"
 #include "daemon/core/names.h"
+#include "daemon/core/observation.h"
 #include "daemon/core/weight.h"
 
 static struct owner name_scope(const struct arena *arena)
@@ -144,6 +145,7 @@ struct buffer *buffer_free(struct buffer *buffer)
     struct arena *arena = buffer->arena;
 
     ledger_drop(core, buffer->id); /* first: it must not come back without its parts */
+    observation_free(buffer->observation);
     FOR_EACH_PART(part, buffer)
         buffer_free(part);
     for (unsigned i = 0; buffer->parent && i < PARTS; i++)

@@ -6,6 +6,7 @@
 #include "daemon/core/part.h"
 
 struct model;
+struct observation;
 
 struct buffer {
     uint64_t id;
@@ -32,6 +33,7 @@ struct buffer {
     bool has_receipt;
     struct hbm_receipt receipt;
     struct hbm_quality quality; /* the rest of it */
+    struct observation *observation; /* owned (daemon/core/observation.h); NULL: nothing was observed of it */
 };
 
 struct buffer_spec {

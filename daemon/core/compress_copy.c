@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "daemon/base/cleanup.h"
+#include "daemon/core/calibration.h"
 #include "daemon/core/ledger.h"
 #include "daemon/core/part.h"
 #include "daemon/core/receipt.h"
@@ -33,8 +34,9 @@ static int choose_copy(const struct buffer *buffer, const struct principal *who,
     int error = compress_encoding(buffer, &args->encoding, &recode->encoding, why);
 
     recode->min_sqnr_db = args->min_sqnr_db;
-    recode->calibration = args->calibration;
     recode->max_error = args->max_error;
+    if (!error)
+        error = calibration_for(buffer, who, args, recode, why);
     if (error)
         return error;
     if (args->as[0])

@@ -13,7 +13,7 @@
 #include "proto/errors.h"
 #include "proto/vocab.h"
 
-enum id_kind { ID_EXTENT = 1, ID_ARENA, ID_BUFFER, ID_MODEL, ID_LEASE, ID_SESSION, ID_OP };
+enum id_kind { ID_EXTENT = 1, ID_ARENA, ID_BUFFER, ID_MODEL, ID_LEASE, ID_SESSION, ID_OP, ID_OBSERVATION };
 
 struct ledger;
 struct owner;

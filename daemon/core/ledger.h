@@ -28,6 +28,7 @@ void ledger_put_buffer(struct core *core, const struct buffer *buffer);
 void ledger_put_model(struct core *core, const struct model *model);
 void ledger_put_session(struct core *core, const struct session *session);
 void ledger_put_lease(struct core *core, const struct lease *lease);
+void ledger_put_observation(struct core *core, const struct observation *observation);
 void ledger_put_ids(struct core *core); /* idmap.bounds */
 void ledger_drop(struct core *core, uint64_t id);
 

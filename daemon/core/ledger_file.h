@@ -13,6 +13,7 @@ enum ledger_type {
     LEDGER_BUFFER,
     LEDGER_SESSION,
     LEDGER_LEASE,
+    LEDGER_OBSERVATION, /* since version 9 */
 };
 
 /* A payload being written: native byte order, since the file never leaves the machine. */

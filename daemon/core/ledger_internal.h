@@ -11,10 +11,10 @@
  * would give memory away that somebody holds, raises LEDGER_SINCE: it leaves the file alone then, and does not
  * start. */
 #ifdef HBM_LEDGER_NEXT /* tests: the build after this one, whose rows have gained a field */
-#define LEDGER_VERSION 9u
+#define LEDGER_VERSION 10u
 #define LEDGER_MORE "what only a newer build knows"
 #else
-#define LEDGER_VERSION 8u
+#define LEDGER_VERSION 9u
 #endif
 #define LEDGER_SINCE 3u /* older ones drop the spill files' key */
 #define LEDGER_SINCE_PACKED 7u /* once there is a packed extent: older ones would hand it out as if it were raw */

@@ -1,5 +1,6 @@
 /* What each kind of object has in the ledger. readopt.c and readopt_sessions.c read it in the same order. */
 #include "daemon/core/ledger_internal.h"
+#include "daemon/core/observation.h"
 #include "daemon/core/packing.h"
 
 /* ---- After want of memory: all rows anew, from what is alive ---- */
@@ -30,6 +31,9 @@ static void put_everything(struct core *core)
         ledger_put_model(core, list_entry(node, struct model, node));
     list_for_each (node, &core->buffers)
         ledger_put_buffer(core, list_entry(node, struct buffer, node));
+    list_for_each (node, &core->buffers)
+        if (list_entry(node, struct buffer, node)->observation)
+            ledger_put_observation(core, list_entry(node, struct buffer, node)->observation);
     put_sessions(core);
 }
 
@@ -57,6 +61,7 @@ _Static_assert(sizeof(struct hbm_encoding) == 8 && sizeof(struct hbm_receipt) ==
                "rows of every version have them at these sizes");
 _Static_assert(sizeof(struct parking) == 24 && sizeof(struct job_piece) == 64, "likewise, since version 7");
 _Static_assert(sizeof(struct hbm_quality) == 72, "likewise, since version 8");
+_Static_assert(sizeof(struct hbm_observation) == 56, "likewise, since version 9");
 
 static void pack_owner(struct pack *pack, struct owner owner)
 {
@@ -205,6 +210,27 @@ void ledger_put_lease(struct core *core, const struct lease *lease)
     }
     pack_u32(&pack, lease->in_place);
     ledger_write(core, LEDGER_LEASE, lease->id, &pack);
+}
+
+/* Of the bins those that have something in them: few thousands of 32768. */
+void ledger_put_observation(struct core *core, const struct observation *observation)
+{
+    struct pack pack = {0};
+    uint32_t filled = 0;
+
+    if (!ledger_ready(core))
+        return;
+    for (uint32_t bin = 0; bin < JOB_OBSERVE_BINS; bin++)
+        filled += observation->bins[bin] != 0;
+    pack_u64(&pack, observation->buffer->id);
+    pack_bytes(&pack, &observation->seen, sizeof(observation->seen));
+    pack_u32(&pack, filled);
+    for (uint32_t bin = 0; bin < JOB_OBSERVE_BINS; bin++)
+        if (observation->bins[bin]) {
+            pack_u32(&pack, bin);
+            pack_u64(&pack, observation->bins[bin]);
+        }
+    ledger_write(core, LEDGER_OBSERVATION, observation->id, &pack);
 }
 
 void ledger_drop(struct core *core, uint64_t id)

@@ -32,7 +32,7 @@ int measure_no_table(struct transition *transition, int reason)
     if (reason == -ENOMEM)
         return transition_refuse(transition, HBM_E_NO_MEMORY, "the owner is out of memory for its own tables");
     return transition_refuse(transition, ran_out ? HBM_E_LIMIT : HBM_E_SYSTEM, "%s",
-                             ran_out ? FD_RAN_OUT : "the owner cannot make a memfd of the pieces to pack");
+                             ran_out ? FD_RAN_OUT : "the owner cannot make a memfd of what a job is to go by");
 }
 
 bool measure_next(struct transition *transition, void (*done)(struct job *job), int *error)

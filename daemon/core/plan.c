@@ -194,6 +194,7 @@ static void change_form(struct plan *plan, const struct buffer *buffer, struct p
         .kind = encode ? STEP_ENCODE : STEP_DECODE,
         .min_sqnr_db = recode->min_sqnr_db,
         .calibration = recode->calibration,
+        .observation = recode->observation,
         .max_error = recode->max_error,
         .placement = (size_t)(placement - plan->placements),
         .code = {.rank = buffer->rank,

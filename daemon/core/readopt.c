@@ -28,6 +28,8 @@ static enum id_kind kind_of(enum ledger_type type)
         return ID_BUFFER;
     case LEDGER_SESSION:
         return ID_SESSION;
+    case LEDGER_OBSERVATION:
+        return ID_OBSERVATION;
     default:
         return ID_LEASE;
     }
@@ -168,6 +170,8 @@ static int adopt_all(struct readopt *readopt, struct rows rows)
         error = each_again(readopt, rows, LEDGER_BUFFER, readopt_part);
     if (!error)
         error = each_again(readopt, rows, LEDGER_MODEL, readopt_model_order);
+    if (!error)
+        error = each(readopt, rows, LEDGER_OBSERVATION, readopt_observation);
     if (!error)
         error = each(readopt, rows, LEDGER_SESSION, readopt_session);
     if (!error)

@@ -25,5 +25,6 @@ int readopt_buffer(struct readopt *readopt, struct ledger_row *row);
 /* After all buffers: links parts, and models with their buffers. */
 int readopt_part(struct readopt *readopt, struct ledger_row *row);
 int readopt_model_order(struct readopt *readopt, struct ledger_row *row);
+int readopt_observation(struct readopt *readopt, struct ledger_row *row);
 int readopt_session(struct readopt *readopt, struct ledger_row *row);
 int readopt_lease(struct readopt *readopt, struct ledger_row *row);

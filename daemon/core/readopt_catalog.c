@@ -10,6 +10,7 @@
 #include "daemon/base/log.h"
 #include "daemon/base/message_ids.h"
 #include "daemon/core/names.h"
+#include "daemon/core/observation.h"
 #include "daemon/core/packing.h"
 #include "daemon/core/recency.h"
 #include "daemon/core/weight.h"
@@ -373,4 +374,42 @@ int readopt_part(struct readopt *readopt, struct ledger_row *row)
     parent->parts[part] = buffer;
     int error = buffer->name && parent->listed ? buffer_list(buffer, ignored) : 0;
     return error == HBM_E_NO_MEMORY ? -ENOMEM : 0;
+}
+
+/* ---- What was observed of buffers ---- */
+
+static void read_bins(struct unpack *in, struct observation *observation)
+{
+    for (uint32_t left = unpack_u32(in); left && !in->failed; left--) {
+        uint32_t bin = unpack_u32(in);
+        uint64_t count = unpack_u64(in);
+
+        if (bin < JOB_OBSERVE_BINS)
+            observation->bins[bin] = count;
+    }
+}
+
+int readopt_observation(struct readopt *readopt, struct ledger_row *row)
+{
+    struct core *core = readopt->core;
+    struct unpack *in = &row->payload;
+    struct buffer *buffer = buffer_get(core, unpack_u64(in));
+
+    if (!buffer || buffer->observation)
+        return drop_row(readopt, row, buffer ? "its buffer has another" : "its buffer does not either");
+    struct account *account = account_of(core, buffer->arena->owner);
+    _cleanup_free_ struct observation *observation = calloc(1, sizeof(*observation));
+    if (!account || !observation)
+        return -ENOMEM;
+    unpack_bytes(in, &observation->seen, sizeof(observation->seen));
+    read_bins(in, observation);
+    if (in->failed)
+        return drop_row(readopt, row, "its row is damaged");
+    if (idmap_put(&core->ids, row->id, observation) < 0)
+        return -ENOMEM;
+    observation->id = row->id;
+    observation->buffer = buffer;
+    buffer->observation = TAKE_PTR(observation);
+    account_charge_anyway(account, ACCOUNT_OBSERVATIONS, 1);
+    return 0;
 }

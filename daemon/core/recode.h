@@ -11,6 +11,7 @@ struct recode {
     struct hbm_encoding encoding; /* what it shall have: RAW decodes */
     double min_sqnr_db, max_error;
     struct job_calibration calibration;
+    uint64_t observation; /* what its range is searched for in; 0: nothing */
 };
 void recodes_sort(struct recode *recodes, size_t n);
 /* The arena anew on the device: buffers of `recodes` (sorted) in their new form, the others copied, or left out

@@ -1,9 +1,11 @@
 #include "daemon/core/steps.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
 
+#include "daemon/core/calibration.h"
 #include "daemon/core/hold.h"
 #include "daemon/core/links.h"
 #include "daemon/core/measure.h"
@@ -143,6 +145,8 @@ static void describe(struct job *job, const struct plan *plan, const struct step
         job->request.encode.min_sqnr_db = step->min_sqnr_db;
         job->request.encode.max_error = step->max_error;
         job->request.encode.calibration = step->calibration;
+        if (table >= 0)
+            job->fds[job->n_fds++] = table;
         break;
     case STEP_DECODE:
         job->opcode = JOB_DECODE;
@@ -179,13 +183,20 @@ static void step_progress(struct job *job)
 /* What the step's job goes by, if it does. False: it can't be made. */
 static bool make_table(struct track *track, const struct step *step)
 {
+    struct transition *transition = track->transition;
 
-    if (step->kind != STEP_PACK && step->kind != STEP_UNPACK)
+    if (step->kind == STEP_PACK || step->kind == STEP_UNPACK)
+        track->table = packing_table(track->plan->packing, step->kind == STEP_PACK);
+    else if (step->kind == STEP_ENCODE && step->observation)
+        track->table = calibration_table(transition->core, step->observation);
+    else
         return true;
-    track->table = packing_table(track->plan->packing, step->kind == STEP_PACK);
     if (track->table >= 0)
         return true;
-    track->transition->step_error = measure_no_table(track->transition, track->table);
+    if (track->table == -ESTALE)
+        transition->step_error = transition_refuse(transition, HBM_E_STALE, "what the range was to be taken from was forgotten meanwhile");
+    else
+        transition->step_error = measure_no_table(transition, track->table);
     track->table = -1;
     return false;
 }

@@ -30,6 +30,7 @@ struct step {
     struct job_code code;                         /* ENCODE, DECODE */
     double min_sqnr_db, max_error;
     struct job_calibration calibration;
+    uint64_t observation; /* ENCODE: what its range is searched for in; 0: nothing */
     size_t placement; /* ENCODE: whose receipt */
 };
 
@@ -71,7 +72,7 @@ struct track {
     struct plan *plan;
     size_t step;
     struct job job;
-    int table;                 /* PACK, UNPACK: the pieces, while the job runs; -1: none */
+    int table;                 /* PACK, UNPACK: the pieces, ENCODE: what was observed, while the job runs; -1: none */
     struct extent_create keep; /* the plan's target, before its steps; or what a step made */
     bool keeping, starting;
     uint64_t bytes; /* of the running step */

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "daemon/base/cleanup.h"
+#include "daemon/core/calibration.h"
 #include "daemon/core/compress_copy.h"
 #include "daemon/core/park.h"
 
@@ -15,13 +16,14 @@ int compress_choose(const struct buffer *buffer, const struct principal *who, co
     char name[HBM_NAME_MAX];
 
     recode->min_sqnr_db = args->min_sqnr_db;
-    recode->calibration = args->calibration;
     recode->max_error = args->max_error;
     if (!arena_may_write(buffer->arena, who)) {
         *why = "it is another owner's, and not yours to write";
         return HBM_E_DENIED;
     }
     int error = compress_encoding(buffer, &args->encoding, &recode->encoding, why);
+    if (!error)
+        error = calibration_for(buffer, who, args, recode, why);
     /* Looked at before the work is done; taken when it is. */
     for (unsigned i = 0; !error && buffer->name && i < PARTS; i++) {
         if (!part_unit_bytes(i, recode->encoding.codec))

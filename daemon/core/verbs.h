@@ -61,6 +61,7 @@ struct compress_args {
     enum wire_mode mode;
     double min_sqnr_db, max_error;
     struct job_calibration calibration;
+    char observed[HBM_NAME_MAX]; /* of which buffer, where the range is of what was observed; empty: of each its own */
 };
 void verb_compress(struct core *core, struct call *call, const struct compress_args *args);
 /* What to encode it as: every candidate is tried, and goes again. */
@@ -81,6 +82,10 @@ void verb_prefetch(struct core *core, struct call *call, const char *sel);
 void verb_sleep(struct core *core, struct call *call, const char *model, enum hbm_tier tier, const struct parking *park);
 void verb_wake(struct core *core, struct call *call, const char *model);
 void verb_hash(struct core *core, struct call *call, const char *sel);
+/* What is in buffers now is one more batch of theirs; momentum: how much of the moving average it leaves. */
+void verb_observe(struct core *core, struct call *call, const char *sel, double momentum);
+/* All that was observed of them. */
+void verb_forget(struct core *core, struct call *call, const char *sel);
 void verb_op_cancel(struct core *core, struct call *call, uint64_t op);
 
 /* ---- Operators ---- */

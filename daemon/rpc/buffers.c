@@ -139,6 +139,7 @@ static void write_everything(struct writer *writer, struct lease_index *index, c
 {
     write_open(writer, NULL, '{');
     write_members(writer, index, who, buffer);
+    write_observed(writer, buffer);
     write_pressure(writer, buffer->arena);
     write_turn(writer, buffer);
     write_lock_waits(writer, &buffer->arena->lock_waits);

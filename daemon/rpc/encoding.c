@@ -1,9 +1,7 @@
 #include "daemon/rpc/encoding.h"
 
-#include <float.h>
 #include <stdint.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 static bool refuse(const char **why, const char *sentence)
@@ -86,44 +84,4 @@ const char *granularity_text(const struct hbm_encoding *encoding, char *text, si
     else
         snprintf(text, size, "tensor");
     return text;
-}
-
-/* Digits first: neither a sign nor a word for what is no number. */
-static bool parse_real(const char *text, double most, double *value)
-{
-    char *end;
-
-    if (*text < '0' || *text > '9')
-        return false;
-    *value = strtod(text, &end);
-    return !*end && *value > 0 && *value <= most;
-}
-
-bool calibration_parse(const char *text, struct hbm_encoding *encoding, struct job_calibration *calibration, const char **why)
-{
-    bool is_int8 = encoding->codec == HBM_CODEC_INT8;
-    double most;
-
-    *calibration = (struct job_calibration){.method = HBM_CALIBRATE_MINMAX};
-    if (!text || !strcmp(text, "minmax"))
-        return true;
-    if (!strcmp(text, "mse"))
-        calibration->method = HBM_CALIBRATE_MSE;
-    else if (!strcmp(text, "entropy"))
-        calibration->method = HBM_CALIBRATE_ENTROPY;
-    else if (!strncmp(text, "percentile:", 11) && parse_real(text + 11, 100, &calibration->parameter))
-        calibration->method = HBM_CALIBRATE_PERCENTILE;
-    else if (!strncmp(text, "range:", 6) && parse_real(text + 6, (double)FLT_MAX, &most))
-        *calibration = (struct job_calibration){.method = HBM_CALIBRATE_GIVEN, .lo = -(float)most, .hi = (float)most};
-    else
-        return refuse(why, "`calibrate` is to be minmax, percentile:P (above 0, at most 100), mse, entropy or range:T (above 0)");
-    if (!is_int8 && encoding->codec != HBM_CODEC_FP8_E4M3 && encoding->codec != HBM_CODEC_FP8_E5M2)
-        return refuse(why, "a range that clips is for int8, fp8-e4m3 and fp8-e5m2: others are calibrated by minmax");
-    if (calibration->method == HBM_CALIBRATE_ENTROPY && !is_int8)
-        return refuse(why, "entropy is for int8, whose codes are even: take mse or a percentile");
-    if (encoding->granularity == GRANULARITY_DEFAULT)
-        encoding->granularity = HBM_PER_TENSOR;
-    if (encoding->granularity != HBM_PER_TENSOR)
-        return refuse(why, "all but minmax find one range for the tensor: `granularity` is to be tensor");
-    return true;
 }

@@ -12,6 +12,3 @@
 bool encoding_parse(const char *codec, const char *granularity, struct hbm_encoding *encoding, const char **why);
 /* The way back: "tensor", "channel:0", "group:128". NULL where there are no scales to share. */
 const char *granularity_text(const struct hbm_encoding *encoding, char *text, size_t size);
-/* "minmax", "percentile:P", "mse", "entropy", "range:T", or NULL for the first. All but that want the whole tensor and a codec that clips:
- * a granularity that nobody named becomes TENSOR. */
-bool calibration_parse(const char *text, struct hbm_encoding *encoding, struct job_calibration *calibration, const char **why);

@@ -75,6 +75,12 @@ static void write_size(struct writer *writer, const struct op *op, const struct 
     write_number(writer, "size", row->size);
 }
 
+/* As it is by now. */
+static void write_observation(struct writer *writer, const struct op *op, const struct op_row *row)
+{
+    write_observed(writer, buffer_get(op->core, row->buffer));
+}
+
 static const struct {
     const char *verb;
     void (*write)(struct writer *writer, const struct op *op, const struct op_row *row);
@@ -83,6 +89,7 @@ static const struct {
     {"compress", write_code},
     {"decompress", write_code},
     {"hash", write_hash},
+    {"observe", write_observation},
     {"free", write_size},
 };
 

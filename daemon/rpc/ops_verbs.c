@@ -3,7 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "daemon/core/verbs.h"
+#include "daemon/core/calibration.h"
 #include "daemon/rpc/dispatch.h"
 #include "daemon/rpc/encoding.h"
 #include "daemon/rpc/op_answer.h"
@@ -28,6 +28,8 @@ void handle_COMPRESS(struct request *request, const struct COMPRESS_args *args)
         return answer_refuse(request, HBM_E_INVALID, "%s", why);
     if (!calibration_parse(args->calibrate, &compress.encoding, &compress.calibration, &why))
         return answer_refuse(request, HBM_E_INVALID, "%s", why);
+    if (args->observed && !(compress.calibration.method & HBM_CALIBRATE_OBSERVED))
+        return answer_refuse(request, HBM_E_INVALID, "`observed` names the buffer whose observed ranges are used: `calibrate` is to be observed");
     if (args->mode && !copy && !park && strcmp(args->mode, "replace"))
         return answer_refuse(request, HBM_E_INVALID, "`mode` is to be replace, copy or park");
     if (args->as && !copy)
@@ -37,8 +39,20 @@ void handle_COMPRESS(struct request *request, const struct COMPRESS_args *args)
     compress.mode = copy ? WIRE_MODE_COPY : park ? WIRE_MODE_PARK : WIRE_MODE_REPLACE;
     snprintf(compress.sel, sizeof(compress.sel), "%s", args->sel);
     snprintf(compress.as, sizeof(compress.as), "%s", args->as ? args->as : "");
+    snprintf(compress.observed, sizeof(compress.observed), "%s", args->observed ? args->observed : "");
     request->async = args->async;
     verb_compress(request->core, request_call(request, answer_with_rows), &compress);
+}
+
+void handle_OBSERVE(struct request *request, const struct OBSERVE_args *args)
+{
+    request->async = args->async;
+    if (!args->forget)
+        return verb_observe(request->core, request_call(request, answer_with_rows), args->sel,
+                            isnan(args->momentum) ? HBM_MOMENTUM : args->momentum);
+    if (!isnan(args->momentum))
+        return answer_refuse(request, HBM_E_INVALID, "`forget` counts nothing, and takes no `momentum`");
+    verb_forget(request->core, request_call(request, answer_with_rows), args->sel);
 }
 
 void handle_ADVISE_CODEC(struct request *request, const struct ADVISE_CODEC_args *args)

@@ -1,7 +1,16 @@
-/* What a lossy operation cost: in rows of operations and with the buffer. */
+/* What a lossy operation cost, and what was observed before one: in rows of operations and with the buffer. */
 #include <math.h>
 
+#include "daemon/core/observation.h"
 #include "daemon/rpc/rows.h"
+
+static void write_pair(struct writer *writer, const char *key, float lo, float hi)
+{
+    write_open(writer, key, '[');
+    write_real(writer, NULL, (double)lo);
+    write_real(writer, NULL, (double)hi);
+    write_close(writer, ']');
+}
 
 static void write_range(struct writer *writer, const struct hbm_quality *quality)
 {
@@ -14,10 +23,26 @@ static void write_range(struct writer *writer, const struct hbm_quality *quality
         return;
     }
     write_string(writer, "method", method);
-    write_open(writer, "range", '[');
-    write_real(writer, NULL, quality->lo);
-    write_real(writer, NULL, quality->hi);
-    write_close(writer, ']');
+    write_pair(writer, "range", quality->lo, quality->hi);
+}
+
+void write_observed(struct writer *writer, const struct buffer *buffer)
+{
+    const struct hbm_observation *seen = buffer && buffer->observation ? &buffer->observation->seen : NULL;
+
+    if (!seen) {
+        write_null(writer, "observed");
+        return;
+    }
+    write_open(writer, "observed", '{');
+    write_number(writer, "batches", seen->batches);
+    write_number(writer, "elements", seen->elements);
+    write_number(writer, "nonfinite", seen->nonfinite);
+    write_pair(writer, "range", seen->lo, seen->hi);
+    write_pair(writer, "average", seen->average_lo, seen->average_hi);
+    write_pair(writer, "last", seen->last_lo, seen->last_hi);
+    write_bool(writer, "imported", seen->imported);
+    write_close(writer, '}');
 }
 
 void write_quality(struct writer *writer, const struct hbm_receipt *receipt, const struct hbm_quality *quality)

@@ -24,6 +24,8 @@ void write_lock_waits(struct writer *writer, const struct lock_waits *waits);
 void write_listener(struct writer *writer, struct core *core, uint32_t listener);
 /* The members of a receipt but for bytes_before and bytes_after. */
 void write_quality(struct writer *writer, const struct hbm_receipt *receipt, const struct hbm_quality *quality);
+/* `observed`; null where nothing was. */
+void write_observed(struct writer *writer, const struct buffer *buffer);
 /* An encoding off the device; null where it is raw. */
 void write_park(struct writer *writer, const char *key, const struct hbm_encoding *encoding);
 /* Of advise-codec: what was tried on the row's buffer, and what follows for its group. */

@@ -318,6 +318,12 @@ static void ask_compress(struct ask *ask, const char *sel)
         .encoding = {.codec = (uint8_t)(1 + below(8)), .granularity = one_in(3) ? 0xff : (uint8_t)below(3)},
         .mode = one_in(3) ? WIRE_MODE_COPY : one_in(3) ? WIRE_MODE_PARK : WIRE_MODE_REPLACE};
 
+    if (one_in(6)) {
+        args.encoding = (struct hbm_encoding){.codec = HBM_CODEC_INT8, .stored = HBM_I8};
+        args.calibration.method = HBM_CALIBRATE_OBSERVED | (one_in(2) ? HBM_CALIBRATE_MSE : HBM_CALIBRATE_MINMAX);
+        if (one_in(3))
+            snprintf(args.observed, sizeof(args.observed), "%s", a_name());
+    }
     args.encoding.group = args.encoding.granularity == HBM_PER_GROUP ? 32 : 0;
     snprintf(args.sel, sizeof(args.sel), "%s", sel);
     if (args.mode == WIRE_MODE_COPY ? one_in(3) : one_in(30))
@@ -337,8 +343,8 @@ static void ask_op(struct client *client)
 {
     static const char *const what[] = {"offloads", "restores", "compresses", "decompresses",
                                        "hashes",   "sleeps",   "wakes",      "prefetches", "offloads", "demotes",
-                                       "advises"};
-    unsigned verb = one_in(40) ? 10 : below(10);
+                                       "advises",  "observes",   "forgets"};
+    unsigned verb = one_in(40) ? 10 : one_in(12) ? (one_in(6) ? 12 : 11) : below(10);
     const char *sel = verb == 5 || verb == 6 ? a_model() : a_selector(client);
     struct ask *ask = ask_new(ASK_OP, client);
     const struct parking a_park = {.encoding = {.codec = (uint8_t)(1 + below(8)), .granularity = 0xff}};
@@ -373,6 +379,12 @@ static void ask_op(struct client *client)
         break;
     case 10:
         ask_advice(ask, sel);
+        break;
+    case 11:
+        verb_observe(core(), &ask->call, sel, 0.5);
+        break;
+    case 12:
+        verb_forget(core(), &ask->call, sel);
         break;
     case 9:
         verb_demote(core(), &ask->call, sel, !one_in(4));

@@ -2,6 +2,7 @@
 #include <inttypes.h>
 #include <sys/stat.h>
 
+#include "daemon/core/observation.h"
 #include "tests/sim/sim.h"
 
 static uint64_t ino_of(int fd)
@@ -101,6 +102,28 @@ static void check_buffer(struct known *known, const struct buffer *buffer)
     CHECK(!known->damaged || arena_tier(arena) != HBM_TIER_DEVICE); /* seen on its way back */
     if (!known->opaque && !known->lost && !known->damaged)
         CHECK(contents_read(extent_fd(extent), &form) == known->tag);
+}
+
+/* Every batch was of all its elements, which the world counts in one bin. */
+static void check_observations(void)
+{
+    uint64_t observed = 0, charged = 0;
+
+    list_for_each (node, &core()->buffers) {
+        const struct buffer *buffer = list_entry(node, struct buffer, node);
+        const struct observation *observation = buffer->observation;
+        uint64_t elements = 0;
+        if (!observation)
+            continue;
+        hbm_shape_elements(buffer->dims, buffer->rank, &elements);
+        CHECK(observation->buffer == buffer && observation_get(core(), observation->id) == observation);
+        CHECK(observation->seen.batches && observation->seen.elements == observation->seen.batches * elements);
+        CHECK(observation->bins[0x3f80] == observation->seen.elements);
+        observed++;
+    }
+    list_for_each (node, &core()->accounts)
+        charged += list_entry(node, struct account, node)->use[ACCOUNT_OBSERVATIONS];
+    CHECK(observed == charged);
 }
 
 static void check_known(void)
@@ -388,6 +411,7 @@ void check_all(void)
     for (unsigned i = 0; i < CLIENTS; i++)
         check_session(&sim.clients[i]);
     check_known();
+    check_observations();
     check_models();
     for (unsigned i = 0; i < CLIENTS; i++)
         check_page(&sim.clients[i]);

@@ -18,6 +18,7 @@ int core_make_cases(void);
 int core_marks_cases(void);
 int core_move_cases(void);
 int core_next_cases(void);
+int core_observe_cases(void);
 int core_op_cases(void);
 int core_park_cases(void);
 int core_peer_cases(void);

@@ -143,6 +143,24 @@ static void toy(bool encode, const struct job_code *code, unsigned char *raw_sid
     }
 }
 
+static void take_calibration(struct world *world, const struct job *job, unsigned next)
+{
+    world->calibration = job->request.encode.calibration;
+    if (!job_takes_bins(&world->calibration)) {
+        assert_int_equal(job->n_fds, next);
+        return;
+    }
+    size_t size = 0;
+    assert_int_equal(job->n_fds, next + 1);
+    const uint64_t *bins = memfd_map_sealed(job->fds[next], JOB_OBSERVE_BYTES, &size);
+    assert_non_null(bins);
+    assert_int_equal(size, JOB_OBSERVE_BYTES);
+    world->observed = 0;
+    for (unsigned i = 0; i < JOB_OBSERVE_BINS; i++)
+        world->observed += bins[i];
+    munmap((void *)bins, size);
+}
+
 static int run_code(struct world *world, struct job *job)
 {
     bool encode = job->opcode == JOB_ENCODE;
@@ -152,6 +170,8 @@ static int run_code(struct world *world, struct job *job)
     unsigned char *source = view(fd_of(world, job, from, &next), from);
     unsigned char *target = view(fd_of(world, job, to, &next), to);
 
+    if (encode)
+        take_calibration(world, job, next);
     if (encode)
         toy(true, &job->request.encode.code, source, target);
     else
@@ -317,6 +337,36 @@ static int run_hash(struct world *world, struct job *job)
     return 0;
 }
 
+static void magnitudes(const float *x, uint64_t n, uint64_t *bins, struct job_observe_reply *reply)
+{
+    for (uint64_t i = 0; i < n; i++) {
+        uint32_t bits;
+        memcpy(&bits, &x[i], sizeof(bits));
+        bins[bits >> 16 & 0x7fff]++;
+        if (!isfinite(x[i]))
+            continue;
+        reply->lo = !reply->finite || x[i] < reply->lo ? x[i] : reply->lo;
+        reply->hi = !reply->finite || x[i] > reply->hi ? x[i] : reply->hi;
+        reply->finite++;
+    }
+}
+
+static int run_observe(struct world *world, struct job *job)
+{
+    const struct job_observe_request *request = &job->request.observe;
+    static uint64_t bins[JOB_OBSERVE_BINS];
+    unsigned next = 0;
+    unsigned char *bytes = view(fd_of(world, job, &request->extent, &next), &request->extent);
+
+    assert_int_not_equal(request->extent.kind, JOB_EXTENT_DISK);
+    assert_true(hbm_dtype_codable(request->dtype) && request->offset + request->elements * 4 <= request->extent.size);
+    memset(bins, 0, sizeof(bins));
+    magnitudes((float *)(void *)(bytes + request->offset), request->elements, bins, &job->reply.observe);
+    job->reply_fd = memfd_sealed("counts", bins, sizeof(bins));
+    munmap(bytes, request->extent.size);
+    return 0;
+}
+
 static int run_file(struct world *world, struct job *job)
 {
     const struct job_file_request *request = &job->request.file;
@@ -376,6 +426,8 @@ int core_job_run(struct world *world, struct job *job)
         return run_measure(world, job);
     case JOB_HASH:
         return run_hash(world, job);
+    case JOB_OBSERVE:
+        return run_observe(world, job);
     case JOB_FILE:
         return run_file(world, job);
     default:

@@ -85,6 +85,16 @@ static void demote_under(struct session *session)
     assert_int_equal(error_of(&w, attaching), 0);
 }
 
+/* Since version 9. */
+static void observe(const char *name)
+{
+    struct ask *question = ask(&w, alice, NULL);
+
+    fill(named(&w, name), 1);
+    verb_observe(w.core, &question->call, name, 0.5);
+    assert_int_equal(op_of(&w, question)->state, WIRE_OP_DONE);
+}
+
 static void furnish(void)
 {
     make_kept(&w, "device", 64, 256);
@@ -93,6 +103,7 @@ static void furnish(void)
     make_kept(&w, "int8", 64, 256);
     make_kept(&w, "parked", 64, 256);
     make_model(&w, "m", 2);
+    observe("device");
     compress(&w, "int8", HBM_CODEC_INT8);
     park(&w, "parked", HBM_CODEC_INT8);
     park(&w, "m/layer.1.b", HBM_CODEC_BF16);

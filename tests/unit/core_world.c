@@ -11,6 +11,7 @@
 
 #include "daemon/base/cleanup.h"
 #include "daemon/base/log.h"
+#include "daemon/core/observation.h"
 
 /* ---- What the core asks of the world ---- */
 
@@ -378,6 +379,15 @@ static void draw_buffer(FILE *out, const struct buffer *buffer)
                 buffer->park.min_sqnr_db, buffer->park.max_error);
     if (buffer_packed(buffer))
         fprintf(out, " lies as %d in %" PRIu64, buffer_packed(buffer)->encoding.codec, buffer_stored_size(buffer));
+    if (buffer->observation) {
+        const struct hbm_observation *seen = &buffer->observation->seen;
+        uint64_t sum = 0;
+        for (unsigned i = 0; i < JOB_OBSERVE_BINS; i++)
+            sum += buffer->observation->bins[i] * (i + 1);
+        fprintf(out, " observed %" PRIx64 " %" PRIu64 " %" PRIu64 " %" PRIu64 " %g %g %g %g %g %g imported %u bins %" PRIu64, buffer->observation->id,
+                seen->batches, seen->elements, seen->nonfinite, (double)seen->lo, (double)seen->hi, (double)seen->average_lo,
+                (double)seen->average_hi, (double)seen->last_lo, (double)seen->last_hi, seen->imported, sum);
+    }
     fprintf(out, "\n");
 }
 
@@ -480,9 +490,11 @@ void world_check_books(struct world *world)
     const struct core *core = world->core;
     uint64_t used[HBM_TIERS] = {0}, charged[HBM_TIERS] = {0};
     const struct extent *seen[256];
-    size_t n = 0, objects = 0;
+    size_t n = 0, objects = 0, observed = 0;
 
     check_weights(core);
+    list_for_each (node, &core->buffers)
+        observed += list_entry(node, struct buffer, node)->observation != NULL;
     list_for_each (node, &core->arenas)
         seen[n++] = list_entry(node, struct arena, node)->extent;
     list_for_each (node, &core->sessions)
@@ -505,9 +517,11 @@ void world_check_books(struct world *world)
             charged[tier] += account->use[tier];
         objects += account->use[ACCOUNT_OBJECTS];
         assert_int_equal(account->use[ACCOUNT_OPS], 0);
+        observed -= account->use[ACCOUNT_OBSERVATIONS];
     }
     list_for_each (node, &world->store)
         objects -= strchr("xm", *list_entry(node, struct kept, node)->name) != NULL;
+    assert_int_equal(observed, 0);
     assert_true(!objects || world->keep_all);
     for (unsigned tier = 0; tier < HBM_TIERS; tier++) {
         uint64_t on_peer = world->peer ? world->peer->used[tier] : 0;

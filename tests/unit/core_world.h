@@ -48,6 +48,8 @@ struct world {
     bool fault_at_large; /* and its worker may still be there */
     bool fault_late; /* and it is a file that did not answer */
     unsigned ran[JOB_OPCODES]; /* jobs that were run, by opcode */
+    struct job_calibration calibration; /* of the last ENCODE; and the elements in the counts that came with it */
+    uint64_t observed;
     const char *device_name;
     uint64_t spill_key;
     char dir[64];

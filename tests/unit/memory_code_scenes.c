@@ -71,6 +71,18 @@ static void advises(void)
     OP(verb_advise, &args);
 }
 
+static void observes(void)
+{
+    struct compress_args args = {.sel = "w",
+                                 .encoding = {.codec = HBM_CODEC_INT8, .stored = HBM_I8},
+                                 .calibration = {.method = HBM_CALIBRATE_OBSERVED | HBM_CALIBRATE_MSE}};
+
+    if (!OP(verb_observe, "w", 0.5) && !OP(verb_observe, "w", 0.5))
+        OP(verb_compress, &args);
+    OP(verb_observe, "m/*", 0.5);
+    OP(verb_forget, "m/*");
+}
+
 static void hashes(void)
 {
     OP(verb_hash, "*");
@@ -128,6 +140,7 @@ const struct scene memory_code_scenes[] = {
     SCENE(advises),
     SCENE(parks),
     SCENE(parks_without_loss),
+    SCENE(observes),
     SCENE(hashes),
     SCENE(writes_and_reads_a_file),
     SCENE(starts_again),
