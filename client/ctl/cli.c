@@ -83,14 +83,21 @@ static bool is_number(const char *text)
     return *text >= '0' && *text <= '9' && !text[strspn(text, "0123456789.e+-")];
 }
 
+size_t cli_way_word(const char *way, size_t length)
+{
+    size_t word = 0;
+
+    while (word < length && way[word] != '[' && (way[word] != ':' || way[word + 1] < 'A' || way[word + 1] > 'Z'))
+        word++;
+    return word;
+}
+
 /* One way of a usage's "a|b[:N]|c:N": a word alone, with a number, or with one if wanted. */
 static bool is_way(const char *way, size_t length, const char *value)
 {
-    size_t word = strcspn(way, "[:|");
-    bool bare = word >= length, optional = !bare && way[word] == '[';
+    size_t word = cli_way_word(way, length);
+    bool bare = word == length, optional = !bare && way[word] == '[';
 
-    if (bare)
-        word = length;
     if (strncmp(way, value, word))
         return false;
     value += word;

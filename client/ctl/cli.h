@@ -53,5 +53,7 @@ const char *cli_value(const struct cli *cli, const char *option);
 double cli_number(const struct cli *cli, const char *option, double otherwise);
 /* Words and options as the params of the verb's method. The caller owns them. */
 cJSON *cli_params(const struct cli *cli);
+/* Of one way of a choice's "a|b[:N]|c:N", which is so long: how much of it is to be written as it stands. */
+size_t cli_way_word(const char *way, size_t length);
 /* Fills *cli; 0, or EXIT_USAGE after it was reported what is wrong. */
 int cli_parse(struct cli *cli, int argc, char **argv);

@@ -36,7 +36,7 @@ static void offer_verbs(const char *prefix)
 static void offer_choices(const char *prefix, const char *ways)
 {
     while (*ways) {
-        size_t length = strcspn(ways, "|"), word = strcspn(ways, "[:|");
+        size_t length = strcspn(ways, "|"), word = cli_way_word(ways, length);
         char text[64];
         snprintf(text, sizeof(text), "%.*s", (int)(word + (word < length && ways[word] == ':')), ways);
         offer(prefix, text);

@@ -169,6 +169,40 @@ void show_receipts(const struct cli *cli, const cJSON *rows)
     print_skipped(rows);
 }
 
+static void range_cell(struct grid *grid, const cJSON *observed, const char *name)
+{
+    const cJSON *range = cJSON_GetObjectItemCaseSensitive(observed, name);
+
+    if (cJSON_GetArraySize(range) == 2 && !cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(observed, "imported")))
+        grid_cell(grid, "%.6g .. %.6g", cJSON_GetNumberValue(cJSON_GetArrayItem(range, 0)), cJSON_GetNumberValue(cJSON_GetArrayItem(range, 1)));
+    else
+        grid_cell(grid, "-");
+}
+
+void show_observed(const struct cli *cli, const cJSON *rows)
+{
+    static const char *const titles[] = {"NAME", ">BATCHES", ">ELEMENTS", ">NONFINITE", ">RANGE", ">AVERAGE", ">LAST", NULL};
+    const cJSON *row;
+    struct grid grid;
+
+    grid_begin(&grid, titles);
+    cJSON_ArrayForEach(row, rows)
+    {
+        const cJSON *observed = cJSON_GetObjectItemCaseSensitive(row, "observed");
+        if (!cJSON_IsObject(observed))
+            continue;
+        grid_member(&grid, row, "name");
+        grid_member(&grid, observed, "batches");
+        grid_member(&grid, observed, "elements");
+        grid_member(&grid, observed, "nonfinite");
+        range_cell(&grid, observed, "range");
+        range_cell(&grid, observed, "average");
+        range_cell(&grid, observed, "last");
+    }
+    grid_end(&grid, cli);
+    print_skipped(rows);
+}
+
 /* Decoding loses nothing more: there is no quality to show. */
 void show_decoded(const struct cli *cli, const cJSON *rows)
 {

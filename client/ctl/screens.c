@@ -437,9 +437,8 @@ static void thing_cell(struct grid *grid, const cJSON *thing)
 
 void show_accounts(const struct cli *cli, const cJSON *accounts)
 {
-    static const char *const titles[] = {"LISTENER", ">UID",     ">DEVICE",   ">HOST",   ">DISK",
-                                         ">BUFFERS", ">OBJECTS", ">SESSIONS", ">LEASES", ">OPS",
-                                         ">UNREAD",  ">FDS",     NULL};
+    static const char *const titles[] = {"LISTENER", ">UID",      ">DEVICE",   ">HOST",   ">DISK", ">BUFFERS", ">OBJECTS",
+                                         ">OBSERVED", ">SESSIONS", ">LEASES", ">OPS",  ">UNREAD",  ">FDS",     NULL};
     const cJSON *row, *thing;
     struct grid grid;
 

@@ -45,6 +45,7 @@ void show_details(const struct cli *cli, const cJSON *buffers);
 void show_keepers(const struct cli *cli, const cJSON *buffers);
 void show_hashes(const struct cli *cli, const cJSON *rows);
 void show_receipts(const struct cli *cli, const cJSON *rows);
+void show_observed(const struct cli *cli, const cJSON *rows);
 void show_advice(const struct cli *cli, const cJSON *rows);
 void show_decoded(const struct cli *cli, const cJSON *rows);
 void show_moved(const struct cli *cli, const cJSON *rows); /* a line, or the rows with --verbose */

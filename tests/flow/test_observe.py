@@ -1,0 +1,138 @@
+"""Ranges observed over many batches, and what is encoded by them (FAULTS 25)."""
+import contextlib
+import math
+import os
+import struct
+
+import pytest
+
+from helpers import (client, ctl_done, ctl_json, ctl_refused, floats, module_daemon, row_of, safetensors, shared)
+from tables import sealed
+from vocab import DTYPES
+
+NAN, INF = math.nan, math.inf
+N = 512
+
+
+def halves(values):
+    return struct.pack(f"<{len(values)}e", *values)
+
+
+def evenly(lo, hi, n=N):
+    return [lo + (hi - lo) * i / (n - 1) for i in range(n)]
+
+
+@contextlib.contextmanager
+def activations(client, name="acts", dtype="F32", n=N):
+    """A buffer that batches are written into: write(bytes), through the daemon, so that any device has it."""
+    grant = client.grant(n * {"F32": 4, "F16": 2}[dtype], name, dtype=DTYPES[dtype], rank=1, dims=[n])
+
+    def write(data):
+        file, ranges = os.memfd_create("batch"), sealed(struct.pack("<4Q", grant["buffer"], 0, 0, len(data)))
+        os.write(file, data)
+        op = client.call("transfer", [file, ranges], n_ranges=1, write=0).fields["op"]
+        os.close(file)
+        os.close(ranges)
+        assert client.call("op_wait", op=op, timeout_ms=60000).fields["error"] == 0
+
+    yield write
+    client.call("detach", lease=grant["lease"])
+
+
+def observe(daemon, sel, *more):
+    return {row["name"]: row["observed"] for row in ctl_json(daemon, "observe", sel, *more) if "observed" in row}
+
+
+def seen(daemon, name):
+    (row,) = daemon.rpc("hbm.show", {"sel": name})
+    return row["observed"]
+
+
+@pytest.mark.parametrize("dtype, pack", [("F32", floats), ("F16", halves)])
+def test_batches_that_are_written_into_a_buffer_add_up(shared, client, dtype, pack):
+    with activations(client, dtype=dtype) as write:
+        assert seen(shared, "acts") is None
+        for lo, hi in ((-1, 4), (-3, 2), (NAN, NAN)):
+            write(pack(evenly(lo, hi)))
+            (now,) = observe(shared, "acts", "--momentum", "0.5").values()
+        assert now == {"batches": 3, "elements": 3 * N, "nonfinite": N, "range": [-3, 4], "average": [-2, 3], "last": [-3, 2],
+                       "imported": False}
+        assert seen(shared, "acts") == now
+        assert observe(shared, "acts", "--forget") == {"acts": None}
+        assert seen(shared, "acts") is None
+
+
+METHODS = {"observed": 8, "observed:minmax": 8, "observed:average": 5, "observed:percentile:100": 8, "observed:percentile:50": None,
+           "observed:mse": None, "observed:entropy": None}
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_buffer_is_encoded_by_what_was_observed_of_another(shared, client, method):
+    with activations(client, "acts") as write, activations(client, "next") as write_next:
+        for hi in (2, 8):
+            write(floats(evenly(0, hi)))
+            observe(shared, "acts", "--momentum", "0.5")
+        write_next(floats(evenly(-1, 1)))
+        row, = ctl_json(shared, "compress", "next", "--codec", "int8", "--calibrate", method, "--observed", "acts", "--mode", "copy",
+                        "--as", "coded")
+        lo, hi = row["range"]
+        assert lo == -hi and row["encoding"] == "int8 per tensor", row
+        assert row["method"] == ("observed:minmax" if method == "observed" else method)
+        if METHODS[method]:
+            assert hi == METHODS[method]
+        elif method == "observed:percentile:50":
+            every = sorted([abs(x) for batch in (2, 8) for x in evenly(0, batch)])
+            assert every[N - 1] * 0.999 <= hi <= every[N - 1] * 1.01, "the counts of F32 tell 128 steps between powers of two"
+        else:
+            assert 1 < hi <= 8
+        ctl_done(shared, "free", "coded")
+
+
+def test_a_range_of_16_bit_floats_is_that_of_the_elements_themselves(shared, client):
+    """One batch observed is the tensor itself: the same range, by each method."""
+    values = [math.sin(i * i) * (100 if i == 77 else 1) for i in range(N)]
+    with activations(client, dtype="F16") as write:
+        write(halves(values))
+        observe(shared, "acts")
+        for method in ("percentile:99", "mse", "entropy"):
+            ranges = []
+            for calibrate in (method, f"observed:{method}"):
+                row, = ctl_json(shared, "compress", "acts", "--codec", "int8", "--calibrate", calibrate, "--mode", "copy", "--as", "coded")
+                ranges.append(row["range"])
+                ctl_done(shared, "free", "coded")
+            assert ranges[0] == ranges[1], method
+
+
+def test_what_was_observed_outlives_the_daemon(make_daemon):
+    daemon = make_daemon(supervise=True).start()
+    path = safetensors(daemon.home / "x.safetensors", {"w": ("F32", (N,), floats(evenly(-2, 9)))})
+    ctl_done(daemon, "load", path, "--as", "m")
+    observe(daemon, "m/w")
+    before = observe(daemon, "m/w")["m/w"]
+    old = daemon.kill9()
+    daemon.wait_for(lambda: daemon.ctl("status").returncode == 0 and daemon.rpc("hbm.status")["pid"] != old)
+    assert seen(daemon, "m/w") == before and before["batches"] == 2
+    row, = ctl_json(daemon, "compress", "m/w", "--codec", "int8", "--calibrate", "observed:percentile:100")
+    assert row["range"] == [-9, 9]
+
+
+def test_what_can_not_be_observed_is_refused_or_skipped_with_the_reason(shared):
+    path = safetensors(shared.home / "x.safetensors", {"w": ("F32", (N,), floats(evenly(0, 1))), "ids": ("I64", (2,), bytes(16)),
+                                                       "none": ("F32", (0,), b"")})
+    ctl_done(shared, "load", path, "--as", "m")
+    ctl_refused(shared.ctl("observe", "m/ids"), 1, "m/ids", "F32")
+    ctl_refused(shared.ctl("observe", "m/w", "--momentum", "1"), 1, "momentum")
+    ctl_refused(shared.ctl("observe", "m/w", "--forget", "--momentum", "0.5"), 1, "momentum")
+    ctl_refused(shared.ctl("observe", "nothing"), 1, "nothing")
+    ctl_refused(shared.ctl("compress", "m/w", "--codec", "int8", "--calibrate", "observed"), 1, "nothing was observed")
+    ctl_refused(shared.ctl("compress", "m/w", "--codec", "int8", "--observed", "m/w"), 1, "observed")
+    ctl_refused(shared.ctl("compress", "m/w", "--codec", "int8", "--calibrate", "observed", "--mode", "park"), 1, "park")
+    ctl_refused(shared.ctl("compress", "m/w", "--codec", "int8", "--calibrate", "observed:range:1"), 2, "--calibrate")
+    assert observe(shared, "model:m").keys() == {"m/w", "m/none"}
+    assert seen(shared, "m/none")["batches"] == 1 and seen(shared, "m/none")["elements"] == 0
+    ctl_refused(shared.ctl("compress", "m/w", "--codec", "int8", "--calibrate", "observed", "--observed", "m/nobody"), 1, "name")
+    ctl_done(shared, "offload", "model:m", "--to", "disk", "--force")
+    ctl_refused(shared.ctl("observe", "m/w"), 1, "restore")
+    ctl_done(shared, "restore", "model:m")
+    ctl_done(shared, "compress", "m/w", "--codec", "fp16")
+    ctl_refused(shared.ctl("observe", "m/w"), 1, "decompress")
