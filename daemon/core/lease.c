@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include "daemon/base/cleanup.h"
+#include "daemon/base/usdt.h"
 #include "daemon/core/coming.h"
 #include "daemon/core/health.h"
 #include "daemon/core/ledger.h"
@@ -188,6 +189,7 @@ struct lease *lease_new_buffer(struct session *session, struct buffer *buffer, e
         return lease_withdraw(lease);
     buffer_count_lease(buffer, 1);
     session_remember(session, buffer->id);
+    USDT4(attach, session->pid, buffer->id, lease->id, lease->n_mappings);
     return lease;
 }
 
@@ -215,6 +217,7 @@ struct lease *lease_new_model(struct session *session, struct model *model, enum
     if (*error)
         return lease_withdraw(lease);
     model->n_leases++;
+    USDT4(attach, session->pid, model->id, lease->id, lease->n_mappings);
     return lease;
 }
 
@@ -224,6 +227,7 @@ struct lease *lease_free(struct lease *lease)
     struct model *model = lease->model;
     bool half_built = lease->builder && model && model->state == MODEL_BUILDING;
 
+    USDT3(detach, lease->session->pid, buffer ? buffer->id : model ? model->id : 0, lease->id);
     drop_mappings(lease);
     lease_forget(lease);
     if (buffer) {

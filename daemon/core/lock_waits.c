@@ -1,5 +1,7 @@
 #include "daemon/core/lock_waits.h"
 
+#include "daemon/base/usdt.h"
+
 uint8_t lock_finds(const struct arena *arena, bool in_place)
 {
     bool away = !arena_is_resident(arena, in_place);
@@ -67,6 +69,7 @@ static void book(struct core *core, const uint64_t *arenas, const uint8_t *found
 
 void lock_waits_book(struct core *core, const uint64_t *arenas, const uint8_t *found, size_t n, uint64_t ms)
 {
+    USDT3(lock_wait, n ? arenas[0] : 0, n, ms);
     book(core, arenas, found, n, LOCK_FINDS_AWAY, &(struct lock_waits){.n = 1, .ms = ms});
     book(core, arenas, found, n, LOCK_FINDS_PREFETCHED, &(struct lock_waits){.prefetched = 1});
 }

@@ -9,6 +9,7 @@
 #include "daemon/base/cleanup.h"
 #include "daemon/base/log.h"
 #include "daemon/base/message_ids.h"
+#include "daemon/base/usdt.h"
 
 struct rows {
     struct ledger_row *at;
@@ -231,6 +232,7 @@ int ledger_readopt(struct core *core, struct kept_fd *kept, size_t n)
         release_unkept(core, rows);
     if (!error)
         error = go_on_counting(core, alive);
+    USDT3(restart, core->n_buffers, core->n_models, core->n_sessions);
     if (rows.n)
         log_info("re-adopted %u buffers, %u models and %u sessions", core->n_buffers, core->n_models,
                  core->n_sessions);

@@ -1,6 +1,7 @@
 /* Asking clients to let an arena go. The request is a bit in each session's residency word; the event only wakes. */
 #include <stdio.h>
 
+#include "daemon/base/usdt.h"
 #include "daemon/core/residency.h"
 
 static bool anyone_maps(const struct arena *arena)
@@ -37,6 +38,7 @@ static void end(struct reclaim *reclaim, int error)
     struct arena *arena = reclaim->arena;
 
     timer_stop(arena->core, &reclaim->timer);
+    USDT2(reclaim_end, arena->id, error);
     arena->reclaim = NULL;
     reclaim->error = error;
     reclaim->done(reclaim);
@@ -68,6 +70,7 @@ void reclaim_start(struct reclaim *reclaim, uint32_t deadline_ms)
             continue;
         mapping->reclaimed = true;
         lockword_request(&session->words[mapping->slot]);
+        USDT3(reclaim, session->pid, arena->id, deadline_ms);
         if (session->link)
             session->send_reclaim(session, mapping->slot, deadline_ms);
     }

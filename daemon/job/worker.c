@@ -12,6 +12,7 @@
 #include "daemon/base/fd_reserve.h"
 #include "daemon/base/log.h"
 #include "daemon/base/message_ids.h"
+#include "daemon/base/usdt.h"
 
 extern char **environ;
 
@@ -151,6 +152,7 @@ void worker_down(struct worker *worker, const char *why)
     /* Once it is tried every few seconds, the same words again would only fill the log. */
     log_write(worker->backoff_ms < WORKER_BACKOFF_MAX_MS ? LOG_LEVEL_WARNING : LOG_LEVEL_DEBUG, MESSAGE_WORKER_DIED,
               "%s; starting another", why);
+    USDT2(worker_down, worker->index, why);
     worker->state = WORKER_DOWN;
     uv_close((uv_handle_t *)&worker->poll, poll_closed);
     worker->fd = fd_close(worker->fd);

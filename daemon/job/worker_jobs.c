@@ -9,6 +9,7 @@
 #include "daemon/base/cleanup.h"
 #include "daemon/base/fd_reserve.h"
 #include "daemon/base/log.h"
+#include "daemon/base/usdt.h"
 
 #define PACKETS_A_WAKEUP 64
 
@@ -171,6 +172,7 @@ static int send_job(struct worker *worker, struct job *job)
     job->sent = true;
     worker_unqueue(worker, job);
     take_off(worker, job);
+    USDT4(job_begin, job->device, job->serial, job->opcode, job_bytes(job));
     return 0;
 }
 
@@ -312,6 +314,7 @@ static const char *take_reply(struct worker *worker, struct packet *packet, bool
         memcpy(&job->reply, packet->body, packet->body_size);
         job->reply_fd = packet_take_fd(packet, 0);
     }
+    USDT4(job_end, job->device, job->serial, job->opcode, job->error);
     job->done(job);
     return NULL;
 }

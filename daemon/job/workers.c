@@ -7,6 +7,7 @@
 
 #include "daemon/base/cleanup.h"
 #include "daemon/base/log.h"
+#include "daemon/base/usdt.h"
 
 static void end_failed(uv_timer_t *timer)
 {
@@ -16,6 +17,7 @@ static void end_failed(uv_timer_t *timer)
     while ((node = list_first(&workers->failed))) {
         struct job *job = list_entry(node, struct job, node);
         list_unlink(node);
+        USDT4(job_end, job->device, job->serial, job->opcode, job->error);
         job->done(job);
     }
 }

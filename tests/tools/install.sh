@@ -64,7 +64,7 @@ put 644 "$root/lib/systemd/system" packaging/hbmd.service packaging/hbmd.socket 
 sed -i "s|/usr/sbin/hbmd|$PREFIX/sbin/hbmd|; s|/usr/bin/hbmctl|$PREFIX/bin/hbmctl|" "$root"/lib/systemd/system/hbm*.service
 put 644 "$root/share/zsh/vendor-completions" packaging/completion/_hbmctl
 install -D -m 644 packaging/completion/hbmctl.bash "$root/share/bash-completion/completions/hbmctl"
-put 644 "$root/share/hbmd" packaging/prometheus/hbm.rules.yml packaging/grafana/hbm.json
+put 644 "$root/share/hbmd" packaging/prometheus/hbm.rules.yml packaging/grafana/hbm.json packaging/hbmd.bt
 put 644 "$root/share/hbmd/kubernetes" packaging/kubernetes/*.yaml
 put 644 "$root/lib/systemd/catalog" packaging/hbmd.catalog
 put 644 "$root/lib/sysusers.d" packaging/sysusers.d/hbmd.conf
