@@ -4,6 +4,7 @@
 
 #include "client/ctl/cell.h"
 #include "client/ctl/grid.h"
+#include "client/ctl/op_rows.h"
 #include "client/ctl/report.h"
 #include "client/ctl/scoped.h"
 #include "client/ctl/units.h"
@@ -22,13 +23,12 @@ static bool number(const cJSON *row, const char *name, double *value)
     return cJSON_IsNumber(item);
 }
 
-/* A row with nothing to show: failures are told at the end of the verb, what was passed over by print_skipped. */
-static bool did_nothing(const cJSON *row)
+bool did_nothing(const cJSON *row)
 {
     return cJSON_IsString(member(row, "error")) || cJSON_IsString(member(row, "skipped"));
 }
 
-static void print_skipped(const cJSON *rows)
+void print_skipped(const cJSON *rows)
 {
     const cJSON *row;
 
@@ -44,7 +44,7 @@ static void print_skipped(const cJSON *rows)
     }
 }
 
-static void rate_cell(struct grid *grid, const cJSON *row)
+void rate_cell(struct grid *grid, const cJSON *row)
 {
     double rate;
 
@@ -93,80 +93,6 @@ void show_op(const struct cli *cli, const cJSON *op)
     grid_begin(&grid, op_titles);
     op_cells(&grid, op);
     grid_end(&grid, cli);
-}
-
-/* JSON has no infinity: a ratio that has none is null, and means that the result is exact. */
-static void sqnr_cell(struct grid *grid, const cJSON *row)
-{
-    const cJSON *item = member(row, "sqnr_db");
-
-    if (cJSON_IsNumber(item))
-        grid_cell(grid, "%.2f", item->valuedouble);
-    else
-        grid_cell(grid, "%s", cJSON_IsNull(item) ? "exact" : "-");
-}
-
-static void clipped_cell(struct grid *grid, const cJSON *row)
-{
-    double fraction;
-
-    if (number(row, "clipped_fraction", &fraction))
-        grid_cell(grid, "%.3g %%", fraction * 100);
-    else
-        grid_cell(grid, "-");
-}
-
-/* Nothing has been encoded yet, and so nothing measured. */
-static void show_parked(const cJSON *rows)
-{
-    const cJSON *row;
-
-    cJSON_ArrayForEach(row, rows)
-    {
-        if (did_nothing(row))
-            continue;
-        _cleanup_free_ char *name = cell_text(member(row, "name"));
-        _cleanup_free_ char *form = cell_text(member(row, "parks_as"));
-        report_clean(name);
-        printf("%s: raw on the device, %s whenever it is off it\n", name, form);
-    }
-    print_skipped(rows);
-}
-
-void show_receipts(const struct cli *cli, const cJSON *rows)
-{
-    const char *mode = cli_value(cli, "--mode");
-
-    if (mode && !strcmp(mode, "park"))
-        return show_parked(rows);
-
-    static const char *const titles[] = {"NAME",       "ENCODING", ">BEFORE", ">AFTER", ">RATIO", ">SQNR dB",
-                                         ">MAX ERROR", ">CLIPPED", ">TIME",   ">GB/s",  NULL};
-    const cJSON *row;
-    struct grid grid;
-
-    grid_begin(&grid, titles);
-    cJSON_ArrayForEach(row, rows)
-    {
-        double before, after;
-        if (did_nothing(row))
-            continue;
-        grid_member(&grid, row, "name");
-        grid_member(&grid, row, "encoding");
-        grid_bytes(&grid, row, "bytes_before");
-        grid_bytes(&grid, row, "bytes_after");
-        if (number(row, "bytes_before", &before) && number(row, "bytes_after", &after) && after > 0)
-            grid_cell(&grid, "%.2f", before / after);
-        else
-            grid_cell(&grid, "-");
-        sqnr_cell(&grid, row);
-        grid_member(&grid, row, "max_abs_error");
-        clipped_cell(&grid, row);
-        grid_seconds(&grid, row, "seconds");
-        rate_cell(&grid, row);
-    }
-    grid_end(&grid, cli);
-    print_skipped(rows);
 }
 
 static void range_cell(struct grid *grid, const cJSON *observed, const char *name)
