@@ -13,7 +13,10 @@ USER = """
 import asyncio
 import hbm
 import hbm.aio
+import hbm.gguf
 import hbm.torch
+import hbm.transformers
+import hbm.vllm
 
 async def main() -> None:
     async with hbm.aio.connect() as session:

@@ -165,3 +165,44 @@ def test_an_allocation_that_the_broker_refuses_is_torchs_out_of_memory_with_its_
             raise AssertionError("a petabyte was had")
         assert torch.ones(3, device="cuda").sum() == 3
     """)
+
+
+@gpu_only
+def test_a_module_made_empty_computes_from_what_is_published(shared, run):
+    run("""
+        import hbm.torch
+        torch.manual_seed(1)
+        make = lambda: torch.nn.TransformerEncoderLayer(256, 4, 512, batch_first=True)
+        original = make().cuda().eval()
+        model = hbm.publish("m", {name: tensor.detach() for name, tensor in original.state_dict().items()}, session=session)
+        with hbm.torch.skeleton():
+            module = make().eval()
+        assert hbm.torch.assign(module, model.tensors("torch")) == set()
+        x = torch.randn(2, 16, 256, device="cuda")
+        with torch.no_grad():
+            assert torch.equal(module(x), original(x))
+        assert {parameter.data_ptr() for parameter in module.parameters()} == {buffer.address for buffer in model.values()}
+    """)
+    sweep(shared)
+
+
+@gpu_only
+def test_a_transformers_model_on_the_gpu_answers_from_the_broker_as_from_its_file(shared, run):
+    """Where transformers is installed beside torch; else it says that it is not, and there is nothing to see."""
+    print(run("""
+        import importlib.util, tempfile
+        if not importlib.util.find_spec("transformers"):
+            print("transformers is not installed here: its models are not tried")
+            sys.exit()
+        import transformers, hbm.transformers
+        config = transformers.BertConfig(vocab_size=500, hidden_size=64, num_hidden_layers=2, num_attention_heads=2, intermediate_size=128)
+        path = tempfile.mkdtemp()
+        transformers.BertModel(config).save_pretrained(path)
+        shares = hbm.transformers.from_pretrained(transformers.AutoModel, path, session=session)
+        tokens = torch.tensor([[1, 2, 3, 4]]).cuda()
+        with torch.no_grad():
+            expected = transformers.AutoModel.from_pretrained(path).cuda().eval()(tokens)[0]
+            assert torch.allclose(shares(tokens)[0], expected, atol=1e-5)
+        assert all(parameter.is_cuda for parameter in shares.parameters())
+    """))
+    sweep(shared)

@@ -98,3 +98,24 @@ def load_file(filename, device: str | None = None, *, name: str | None = None, f
     from . import default_session
 
     return load_model(session or default_session(), filename, name).tensors(framework)
+
+
+def load_folder(path, framework: str | None = None, *, name: str | None = None, session: Session | None = None) -> dict:
+    """The tensors of a checkpoint in a folder: model.safetensors, or the files that model.safetensors.index.json names, each of
+    which is a model in the broker (name, or name.0, name.1 ...)."""
+    from . import default_session
+
+    files, tensors = _files_of(os.fspath(path)), {}
+    for i, file in enumerate(files):
+        file_name = f"{name}.{i}" if name and files[1:] else name
+        tensors.update(load_model(session or default_session(), file, file_name).tensors(framework))
+    return tensors
+
+
+def _files_of(path: str) -> list[str]:
+    index = os.path.join(path, "model.safetensors.index.json")
+    if not os.path.exists(index):
+        return [os.path.join(path, "model.safetensors")]
+    with open(index, encoding="utf-8") as file:
+        names = set(json.load(file)["weight_map"].values())
+    return [os.path.join(path, os.path.basename(each)) for each in sorted(names)]
