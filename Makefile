@@ -92,8 +92,8 @@ $(BUILD)/hbm-bench-smem: $(call cuda_objects,kernels/bench/smem.cu $(MATMUL_CU))
 $(BUILD)/hbmctl: $(call objects,$(CTL)) $(BUILD)/libhbm.a
 	$(call say,LD)$(LINK) $^ -o $@ $(call pc,libs,libcjson libxxhash) -ldl -lm
 
-$(BUILD)/libhbm.so: $(call objects,$(LIB))
-	$(call say,LD)$(LINK) -shared -Wl,-soname,libhbm.so.0 $^ -o $@ -ldl
+$(BUILD)/libhbm.so: $(call objects,$(LIB)) client/lib/libhbm.map
+	$(call say,LD)$(LINK) -shared -Wl,-soname,libhbm.so.0,--version-script=client/lib/libhbm.map $(filter %.o,$^) -o $@ -ldl
 
 $(BUILD)/libhbm.a: $(call objects,$(LIB))
 	@rm -f $@
