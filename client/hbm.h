@@ -95,6 +95,7 @@ enum {
     HBM_FORCE = 32,   /* offload, window: past offload_limit */
     HBM_LIVE = 64,    /* offload to host: under those who have it attached, who go on there (hbm_offload) */
     HBM_IN_PLACE = 128, /* attach: what lies in host memory is mapped there, and not brought to the device */
+    HBM_FORGET = 256,   /* observe: forget what was observed (hbm_observe) */
 };
 #define HBM_DEVICE_ANY 0xffffffffu
 /* A flag of allocate and publish: in which order memory goes where others wait for room. 0 goes first, 9 last (none given:
@@ -282,9 +283,23 @@ struct hbm_compress {
     int park;           /* not now: whenever it leaves the device, and decoded on the way back; nothing moves yet */
     double min_sqnr_db; /* 0: no bound */
     double max_error;   /* 0: no bound */
+    /* By what the range is chosen: "minmax" (as NULL); or, for int8 and fp8 with one scale a tensor, by a range that clips the rest:
+     * "percentile:P", "mse", "entropy" (int8), "range:T" for -T to T; or by what was observed (hbm_observe): "observed",
+     * "observed:average", "observed:percentile:P", "observed:mse", "observed:entropy". INVALID: none of these, or not for this codec. */
+    const char *calibrate;
+    const char *observed; /* the name of the buffer whose observed ranges are used; NULL: of each its own */
 };
 int hbm_compress(hbm_session *session, const struct hbm_compress *spec, struct hbm_receipt *receipt, hbm_op **op);
 int hbm_decompress(hbm_session *session, const char *sel, hbm_op **op);
+/* What is in these buffers now (F32, F16, BF16, not encoded, on the device or in host memory) is one more batch: its range, and how
+ * its elements are distributed, are added to those of the batches before. Kept with each buffer, over the daemon's restarts, until
+ * it is freed; who may write the buffer may do so, and its owner is charged (account_observations). momentum: how much of the
+ * moving average a batch leaves, 0 or more and less than 1: HBM_MOMENTUM, say. What writes the batch must be done before:
+ * synchronize the stream, then call; the buffer may stay locked. The next batch may be written when the op has ended.
+ * With flag HBM_FORGET nothing is counted, and all that was observed is forgotten. */
+int hbm_observe(hbm_session *session, const char *sel, double momentum, unsigned flags, hbm_op **op);
+/* What was observed of a buffer so far. NOT_FOUND where that is nothing. */
+int hbm_observed(hbm_session *session, const char *name, struct hbm_observation *ret);
 /* tier: HBM_TIER_HOST, HBM_TIER_DISK, or HBM_TIER_PEER, the memory of another device (UNSUPPORTED where none is in reach, for
  * which the daemon's offload_limit does not count).
  * Flags HBM_FORCE, HBM_LIVE. HBM_LIVE (tier HBM_TIER_HOST): those who have it attached go on with it in host memory, at the

@@ -23,6 +23,7 @@
 #define WIRE_FORCE 32u   /* offload, window: past offload_limit */
 #define WIRE_LIVE 64u    /* offload to host: under whoever has it mapped, who goes on there */
 #define WIRE_IN_PLACE 128u /* attach: host memory is mapped as it lies, not brought to the device */
+#define WIRE_FORGET 256u   /* observe: forget what was observed */
 #define WIRE_PRIORITY(priority) (((priority) + 1u) << 16) /* allocate, publish: 0 to 9, or 10 = never moved away for want of room */
 #define WIRE_PRIORITY_MASK 0xf0000u
 

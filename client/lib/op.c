@@ -10,6 +10,8 @@ _Static_assert(sizeof(struct hbm_range) == sizeof(struct wire_range) &&
                    offsetof(struct hbm_range, bytes) == offsetof(struct wire_range, bytes),
                "ranges are those of the wire");
 
+_Static_assert(sizeof(struct hbm_observation) == sizeof(struct wire_observed_reply), "what was observed is the answer's fields");
+
 /* An op ends with the life that it was started in; how it ended then, nobody knows. */
 static int op_lost(struct hbm_op_status *status)
 {
@@ -129,13 +131,29 @@ int hbm_write_out(hbm_session *session, int fd, const struct hbm_range *ranges, 
     return transfer(session, fd, ranges, n, 1, op);
 }
 
+/* NULL leaves it empty. */
+static int take_text(const char *what, const char *text, char *into, size_t size)
+{
+    int error = text ? check_text(what, text, size) : 0;
+
+    if (text && !error)
+        strcpy(into, text);
+    return error;
+}
+
 int hbm_compress(hbm_session *session, const struct hbm_compress *spec, struct hbm_receipt *receipt, hbm_op **op)
 {
-    struct wire_compress_request request = {0};
-    int error = spec ? check_selector(session, spec->sel, request.sel) : set_error(HBM_E_INVALID, "spec is NULL");
+    struct wire_compress_by_request request = {0};
 
-    if (!error && spec->as)
-        error = check_text("as", spec->as, HBM_NAME_MAX);
+    if (!spec)
+        return set_error(HBM_E_INVALID, "spec is NULL");
+    int error = check_selector(session, spec->sel, request.sel);
+    if (!error)
+        error = take_text("as", spec->as, request.as, sizeof(request.as));
+    if (!error)
+        error = take_text("calibrate", spec->calibrate, request.calibrate, sizeof(request.calibrate));
+    if (!error)
+        error = take_text("observed", spec->observed, request.observed, sizeof(request.observed));
     if (error)
         return error;
     if (!hbm_codec_name(spec->codec) || spec->granularity > HBM_PER_GROUP || spec->axis >= HBM_RANK_MAX)
@@ -152,9 +170,9 @@ int hbm_compress(hbm_session *session, const struct hbm_compress *spec, struct h
     request.mode = spec->copy ? WIRE_MODE_COPY : spec->park ? WIRE_MODE_PARK : WIRE_MODE_REPLACE;
     request.min_sqnr_db = spec->min_sqnr_db;
     request.max_error = spec->max_error;
-    if (spec->as)
-        strcpy(request.as, spec->as);
-    return start(session, WIRE_COMPRESS, &request, NULL, 0, receipt, op);
+    /* Older daemons know the first alone, which the other begins as. */
+    bool plain = !spec->calibrate && !spec->observed;
+    return start(session, plain ? WIRE_COMPRESS : WIRE_COMPRESS_BY, &request, NULL, 0, receipt, op);
 }
 
 int hbm_decompress(hbm_session *session, const char *sel, hbm_op **op)
@@ -163,6 +181,37 @@ int hbm_decompress(hbm_session *session, const char *sel, hbm_op **op)
     int error = check_selector(session, sel, request.sel);
 
     return error ? error : start(session, WIRE_DECOMPRESS, &request, NULL, 0, NULL, op);
+}
+
+int hbm_observe(hbm_session *session, const char *sel, double momentum, unsigned flags, hbm_op **op)
+{
+    struct wire_observe_batch_request request = {.momentum = momentum, .flags = flags};
+    int error = check_selector(session, sel, request.sel);
+
+    if (!error && flags & ~(unsigned)HBM_FORGET)
+        error = set_error(HBM_E_INVALID, "flags has bits that hbm_observe does not take (0x%x)", flags);
+    if (!error && !(flags & HBM_FORGET) && !(momentum >= 0 && momentum < 1))
+        error = set_error(HBM_E_INVALID, "momentum is not 0 or more and less than 1");
+    return error ? error : start(session, WIRE_OBSERVE_BATCH, &request, NULL, 0, NULL, op);
+}
+
+int hbm_observed(hbm_session *session, const char *name, struct hbm_observation *ret)
+{
+    struct wire_observed_request request = {0};
+    struct wire_observed_reply reply;
+
+    if (!ret)
+        return set_error(HBM_E_INVALID, "ret is NULL");
+    int error = session_check(session);
+    if (!error)
+        error = check_text("the name", name, HBM_NAME_MAX);
+    if (error)
+        return error;
+    strcpy(request.name, name);
+    error = conn_call(&session->conn, WIRE_OBSERVED, &request, &reply, NULL, 0, NULL);
+    if (!error)
+        memcpy(ret, &reply, sizeof(*ret));
+    return error;
 }
 
 int hbm_offload(hbm_session *session, const char *sel, unsigned tier, unsigned flags, hbm_op **op)

@@ -262,3 +262,15 @@ void verb_forget(struct core *core, struct call *call, const char *sel)
     op_end(op, 0, "");
     call_done(call, op_get(core, id));
 }
+
+void verb_observed(struct core *core, struct call *call, uint64_t id, const char *name)
+{
+    struct buffer *buffer = id ? buffer_get(core, id) : names_resolve(&core->buffer_names, &call->who, name);
+
+    if (!buffer || !buffer_visible(buffer, &call->who))
+        call_refuse(call, HBM_E_NOT_FOUND, "%.200s", id ? "the buffer of that id" : name);
+    else if (!buffer->observation)
+        call_refuse(call, HBM_E_NOT_FOUND, "%.120s: nothing was observed of it", buffer->name ? buffer->name : "the buffer");
+    else
+        call_done(call, &buffer->observation->seen);
+}

@@ -84,6 +84,8 @@ void verb_wake(struct core *core, struct call *call, const char *model);
 void verb_hash(struct core *core, struct call *call, const char *sel);
 /* What is in buffers now is one more batch of theirs; momentum: how much of the moving average it leaves. */
 void verb_observe(struct core *core, struct call *call, const char *sel, double momentum);
+/* By id, or by name where id is 0. result: struct hbm_observation, until call->done returns */
+void verb_observed(struct core *core, struct call *call, uint64_t id, const char *name);
 /* All that was observed of them. */
 void verb_forget(struct core *core, struct call *call, const char *sel);
 void verb_op_cancel(struct core *core, struct call *call, uint64_t op);

@@ -36,6 +36,9 @@ static const handler handlers[WIRE_OPCODES] = {
     [WIRE_WINDOW] = handle_window,
     [WIRE_LOCK_EARLY] = handle_lock_early,
     [WIRE_ARRIVED] = handle_arrived,
+    [WIRE_OBSERVE_BATCH] = handle_observe_batch,
+    [WIRE_OBSERVED] = handle_observed,
+    [WIRE_COMPRESS_BY] = handle_compress_by,
 };
 
 static const char *violation(const struct link *link, const struct packet *packet, const struct wire_row *row)

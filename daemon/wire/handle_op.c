@@ -4,6 +4,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
+#include "daemon/core/calibration.h"
 #include "daemon/wire/handlers.h"
 #include "daemon/wire/pending.h"
 #include "proto/memfd.h"
@@ -34,15 +35,19 @@ static void cancelled(struct call *call, int error, void *result)
     pending_free(pending);
 }
 
-void handle_compress(struct link *link, const struct packet_header *header, struct packet *packet)
+_Static_assert(offsetof(struct wire_compress_by_request, calibrate) == sizeof(struct wire_compress_request), "it begins as COMPRESS");
+
+/* calibrate and observed may be empty. */
+static void compress(struct link *link, const struct packet_header *header, const struct wire_compress_request *request,
+                     const char *calibrate, const char *observed)
 {
-    REQUEST(compress);
     struct compress_args args = {
         .encoding = request->encoding,
         .mode = request->mode,
         .min_sqnr_db = request->min_sqnr_db,
         .max_error = request->max_error,
     };
+    const char *why;
 
     if (!*request->sel)
         REFUSE(HBM_E_INVALID, "nothing is selected");
@@ -54,13 +59,32 @@ void handle_compress(struct link *link, const struct packet_header *header, stru
         REFUSE(HBM_E_INVALID, "flags 0x%x; a compression takes none", request->flags);
     if (isnan(request->min_sqnr_db) || isnan(request->max_error) || request->max_error < 0)
         REFUSE(HBM_E_INVALID, "a quality bound that is no number, or negative");
+    if (!calibration_parse(*calibrate ? calibrate : NULL, &args.encoding, &args.calibration, &why))
+        REFUSE(HBM_E_INVALID, "%s", why);
+    if (*observed && !(args.calibration.method & HBM_CALIBRATE_OBSERVED))
+        REFUSE(HBM_E_INVALID, "whose observed ranges are used is said, but not that such are: calibrate by observed");
 
     struct pending *pending = pending_new(link, header->opcode, header->serial, begun);
     if (!pending)
         return;
     memcpy(args.sel, request->sel, sizeof(args.sel));
     memcpy(args.as, request->as, sizeof(args.as));
+    memcpy(args.observed, observed, strlen(observed) + 1);
     verb_compress(link->core, &pending->call, &args);
+}
+
+void handle_compress(struct link *link, const struct packet_header *header, struct packet *packet)
+{
+    REQUEST(compress);
+
+    compress(link, header, request, "", "");
+}
+
+void handle_compress_by(struct link *link, const struct packet_header *header, struct packet *packet)
+{
+    REQUEST(compress_by);
+
+    compress(link, header, (const void *)packet->body, request->calibrate, request->observed);
 }
 
 void handle_decompress(struct link *link, const struct packet_header *header, struct packet *packet)

@@ -35,6 +35,7 @@ HANDLER(handle_publish);
 HANDLER(handle_commit);
 /* handle_op.c */
 HANDLER(handle_compress);
+HANDLER(handle_compress_by);
 HANDLER(handle_decompress);
 HANDLER(handle_offload);
 HANDLER(handle_restore);
@@ -42,6 +43,9 @@ HANDLER(handle_prefetch);
 HANDLER(handle_transfer);
 
 HANDLER(handle_op_cancel);
+/* handle_observe.c */
+HANDLER(handle_observe_batch);
+HANDLER(handle_observed);
 /* handle_wait.c */
 HANDLER(handle_op_wait);
 

@@ -106,7 +106,8 @@ def extreme(kind, count, size, random):
 
 SANE = {"alloc": {"spec": {"size": 4096, "device": 0, "mode": 0o600}}, "attach": {"name": "m"}, "publish": {"name": "p", "mode": 0o600},
         "lock": {"n": 1}, "offload": {"sel": "m", "tier": 1}, "restore": {"sel": "m"}, "decompress": {"sel": "f"},
-        "compress": {"sel": "f", "encoding": {"codec": 3}, "mode": 1, "as": "copy"}, "transfer": {"n_ranges": 1}}
+        "compress": {"sel": "f", "encoding": {"codec": 3}, "mode": 1, "as": "copy"}, "transfer": {"n_ranges": 1},
+        "observe_batch": {"sel": "f"}, "compress_by": {"sel": "f", "encoding": {"codec": 3, "stored": 4}, "mode": 1, "as": "copy", "calibrate": "observed"}}
 
 
 def fuzzed(name, random):

@@ -372,6 +372,33 @@ def test_a_receipt_comes_with_the_wait(session):
     assert abs(decoded - buffer.numpy()).max() <= receipt.max_abs_error * 1.0001
 
 
+def test_batches_are_observed_and_give_the_range_of_a_later_compression(session):
+    activations = session.alloc((64, 64), "F32", name="acts", keep=True)
+    weights = session.alloc((64, 64), "F32", name="w", keep=True)
+    with pytest.raises(hbm.NotFound):
+        session.observed("acts")
+    for most in (2, 6):
+        activations.numpy()[:] = numpy.linspace(-1, most, 4096).reshape(64, 64)
+        session.observe("acts", momentum=0.5).wait(60)
+    seen = session.observed("acts")
+    assert seen == hbm.Observation(2, 8192, 0, (-1, 6), (-1, 4), (-1, 6), False)
+    weights.numpy()[:] = numpy.linspace(-1, 1, 4096).reshape(64, 64)
+    ways = (("observed", 6), ("observed:average", 4), ("observed:percentile:100", 6), ("range:3", 3))
+    for copies, (calibrate, most) in enumerate(ways):
+        observed = "acts" if calibrate.startswith("observed") else None
+        receipt = session.compress("w", "int8", copy=True, as_name=f"copy.{copies}", calibrate=calibrate, observed=observed).wait(60)
+        scale = session.attach(f"copy.{copies}.scale").numpy()[0]
+        assert abs(scale * 127 - most) < 1e-5 and receipt.clipped_fraction == 0, calibrate
+    for refused in (dict(calibrate="observed"), dict(calibrate="best"), dict(observed="acts"), dict(calibrate="mse", per="channel")):
+        with pytest.raises(hbm.Invalid):
+            session.compress("w", "int8", **refused).wait(60)
+    with pytest.raises(hbm.Invalid):
+        session.observe("acts", momentum=1)
+    session.observe("acts", forget=True).wait(60)
+    with pytest.raises(hbm.NotFound):
+        session.observed("acts")
+
+
 def test_parked_memory_is_smaller_away_and_itself_on_the_device(shared, session):
     buffer = session.alloc((64, 1024), "F32", name="w", keep=True)
     buffer.numpy()[:] = numpy.arange(65536).reshape(64, 1024) % 512

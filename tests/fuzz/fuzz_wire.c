@@ -124,7 +124,7 @@ static void act(struct input *in)
     case WIRE_PREFETCH: /* or an operator's verb */
         how = take_byte(in);
         if (how & 0x80)
-            client_say(client, in, WIRE_PREFETCH);
+            client_say(client, in, how & 0x40 ? WIRE_LOCK_EARLY + how % 5 : WIRE_PREFETCH);
         else
             operate(in, client, how);
         break;

@@ -20,13 +20,13 @@ from .buffer import Buffer, to_torch
 from .errors import (Busy, Denied, Disconnected, Error, Exists, Invalid, Lost, NoDaemon, NoMemory, NotFound, Timeout,
                      Unsupported)
 from .model import Build, Model
-from .op import Op, Receipt
+from .op import Observation, Op, Receipt
 from .quantised import Quantised
 from .arrays import publish
 from .session import Device, Session, layer_of
 
 __all__ = ["Buffer", "Build", "Busy", "Denied", "Device", "Disconnected", "Error", "Exists", "Invalid", "Lost", "Model",
-           "NoDaemon", "NoMemory", "NotFound", "Op", "Quantised", "Receipt", "Session", "Timeout", "Unsupported", "connect",
+           "NoDaemon", "NoMemory", "NotFound", "Observation", "Op", "Quantised", "Receipt", "Session", "Timeout", "Unsupported", "connect",
            "default_session", "errors", "layer_of", "load_model", "publish", "safetensors", "to_torch"]
 
 _default: tuple | None = None

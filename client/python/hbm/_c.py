@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import ctypes
 import os
-from ctypes import POINTER, c_char, c_char_p, c_double, c_int, c_size_t, c_uint, c_uint8, c_uint32, c_uint64, c_void_p
+from ctypes import POINTER, c_char, c_char_p, c_double, c_float, c_int, c_size_t, c_uint, c_uint8, c_uint32, c_uint64, c_void_p
 
 from .errors import error_of
 
@@ -16,9 +16,10 @@ ANY_DEVICE = 0xFFFFFFFF
 
 RO, RW = 0, 1
 NO_THREAD, NO_RECONNECT = 1, 2
-WAIT, UNLOCKED, KEEP, SHARED, REPLACE, FORCE, LIVE, IN_PLACE = 1, 2, 4, 8, 16, 32, 64, 128
+WAIT, UNLOCKED, KEEP, SHARED, REPLACE, FORCE, LIVE, IN_PLACE, FORGET = 1, 2, 4, 8, 16, 32, 64, 128, 256
 PER_TENSOR, PER_CHANNEL, PER_GROUP = 0, 1, 2
 RAW = 0
+MOMENTUM = 0.99
 
 
 class Options(ctypes.Structure):
@@ -73,7 +74,13 @@ class Receipt(ctypes.Structure):
 class Compress(ctypes.Structure):
     _fields_ = [("sel", c_char_p), ("as_name", c_char_p), ("codec", c_uint), ("granularity", c_uint),
                 ("axis", c_uint), ("group", c_uint), ("copy", c_int), ("park", c_int),
-                ("min_sqnr_db", c_double), ("max_error", c_double)]
+                ("min_sqnr_db", c_double), ("max_error", c_double), ("calibrate", c_char_p), ("observed", c_char_p)]
+
+
+class Observation(ctypes.Structure):
+    _fields_ = [("batches", c_uint64), ("elements", c_uint64), ("nonfinite", c_uint64), ("lo", c_float), ("hi", c_float),
+                ("average_lo", c_float), ("average_hi", c_float), ("last_lo", c_float), ("last_hi", c_float),
+                ("imported", c_uint32), ("unused", c_uint32)]
 
 
 class OpStatus(ctypes.Structure):
@@ -90,7 +97,7 @@ class DlPack(ctypes.Structure):
 # By the name of the C struct: a test holds them against the header.
 STRUCTS = {"hbm_options": Options, "hbm_device_info": DeviceInfo, "hbm_spec": Spec, "hbm_encoding": Encoding,
            "hbm_info": Info, "hbm_publish_buffer": PublishBuffer, "hbm_publish": Publish, "hbm_range": Range,
-           "hbm_receipt": Receipt, "hbm_compress": Compress, "hbm_op_status": OpStatus,
+           "hbm_receipt": Receipt, "hbm_compress": Compress, "hbm_observation": Observation, "hbm_op_status": OpStatus,
            "hbm_dlpack": DlPack}
 
 _HANDLE = c_void_p
@@ -129,6 +136,8 @@ _CALLS = {
     "hbm_write_out": [_HANDLE, c_int, POINTER(Range), c_uint, _OUT],
     "hbm_compress": [_HANDLE, POINTER(Compress), POINTER(Receipt), _OUT],
     "hbm_decompress": [_HANDLE, c_char_p, _OUT],
+    "hbm_observe": [_HANDLE, c_char_p, c_double, c_uint, _OUT],
+    "hbm_observed": [_HANDLE, c_char_p, POINTER(Observation)],
     "hbm_offload": [_HANDLE, c_char_p, c_uint, c_uint, _OUT],
     "hbm_restore": [_HANDLE, c_char_p, _OUT],
     "hbm_prefetch": [_HANDLE, c_char_p, _OUT],

@@ -27,6 +27,18 @@ class Receipt(NamedTuple):
     nonfinite: int
 
 
+class Observation(NamedTuple):
+    """What was observed of a buffer, over the batches that were written into it: (least, largest) of what is finite."""
+
+    batches: int
+    elements: int
+    nonfinite: int
+    range: tuple
+    average: tuple
+    last: tuple
+    imported: bool
+
+
 class Op:
     """An operation under way. wait(), `await op`, or forget it: it goes on."""
 

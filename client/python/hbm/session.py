@@ -13,7 +13,7 @@ from ._c import lib
 from .buffer import Buffer, Lease
 from .errors import NotFound, error_of
 from .model import Build, Model
-from .op import Op
+from .op import Observation, Op
 from .suggest import did_you_mean, published
 
 
@@ -210,16 +210,33 @@ class Session:
     def decompress(self, sel: str) -> Op:
         return self._op(lambda out: lib.hbm_decompress(self._pointer, _c.text(sel), out))
 
+    def observe(self, sel: str, *, momentum: float = _c.MOMENTUM, forget: bool = False) -> Op:
+        """What is in these buffers now is one more batch: its range is added to those of the batches before. What writes it
+        must be done (synchronize first), and the next may be written when the op has ended. momentum: how much of the moving
+        average a batch leaves. forget: counts nothing, and forgets what was observed."""
+        return self._op(lambda out: lib.hbm_observe(self._pointer, _c.text(sel), momentum, _c.FORGET if forget else 0, out))
+
+    def observed(self, name: str) -> Observation:
+        """What was observed of a buffer so far; NotFound where that is nothing."""
+        seen = _c.Observation()
+        lib.hbm_observed(self._pointer, _c.text(name), byref(seen))
+        return Observation(seen.batches, seen.elements, seen.nonfinite, (seen.lo, seen.hi), (seen.average_lo, seen.average_hi),
+                           (seen.last_lo, seen.last_hi), bool(seen.imported))
+
     def compress(self, sel: str, codec: str, *, per: str = "tensor", axis: int = 0, group: int = 0, copy: bool = False,
-                 park: bool = False, as_name: str | None = None, min_sqnr_db: float = 0, max_error: float = 0) -> Op:
+                 park: bool = False, as_name: str | None = None, min_sqnr_db: float = 0, max_error: float = 0,
+                 calibrate: str | None = None, observed: str | None = None) -> Op:
         """per: "tensor", "channel" (of axis) or "group" (of so many). wait() gives the receipt.
-        park: not now, but whenever it leaves the device; on the device it stays as it is."""
+        park: not now, but whenever it leaves the device; on the device it stays as it is.
+        calibrate: by what the range is chosen, as `hbmctl compress --calibrate` has it: "minmax", "percentile:99.9", "mse",
+        "entropy", "range:4", "observed", "observed:mse", ...; observed: the buffer whose observed ranges are used."""
         found = lib.hbm_codec_by_name(_c.text(codec))
         if found < 0:
             raise ValueError(f"there is no codec {codec!r}")
         granularity = {"tensor": _c.PER_TENSOR, "channel": _c.PER_CHANNEL, "group": _c.PER_GROUP}[per]
         spec = _c.Compress(sel=_c.text(sel), as_name=_c.text(as_name), codec=found, granularity=granularity, axis=axis,
-                           group=group, copy=copy, park=park, min_sqnr_db=min_sqnr_db, max_error=max_error)
+                           group=group, copy=copy, park=park, min_sqnr_db=min_sqnr_db, max_error=max_error,
+                           calibrate=_c.text(calibrate), observed=_c.text(observed))
         return self._op(lambda out: lib.hbm_compress(self._pointer, byref(spec), None, out))
 
 

@@ -48,6 +48,18 @@ def compress_copy(world, struck):
 
 
 @flow("owner", "worker")
+def observe(world, struck):
+    """A batch, and a copy that is encoded by it."""
+    name = "model/layers.0.weight"
+    with struck() as it:
+        world.daemon.rpc("hbm.observe", {"sel": name})
+        world.daemon.rpc("hbm.compress", {"sel": name, "codec": "int8", "calibrate": "observed:mse", "mode": "copy", "as": "copy"})
+    if it.done:
+        expect(row_of(world.daemon, "copy")["receipt"]["method"] == "observed:mse", "the copy is not encoded by what was observed")
+    world.daemon.rpc("hbm.observe", {"sel": name, "forget": True})
+
+
+@flow("owner", "worker")
 def offload_to_host(world, struck):
     with struck():
         world.daemon.rpc("hbm.offload", {"sel": "in-device", "to": "host"})
