@@ -1,12 +1,10 @@
 /* The daemon: whether it answers, to whom, and what it says of itself. */
 #include <errno.h>
-#include <grp.h>
 #include <limits.h>
 #include <pwd.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>
-#include <sys/stat.h>
 #include <sys/un.h>
 #include <unistd.h>
 
@@ -45,20 +43,18 @@ static int try_socket(const char *path, int type)
 static void find_denied(struct doctor *doctor, const char *path, const char *directory)
 {
     const struct passwd *user = getpwuid(geteuid());
-    const struct group *group;
-    struct stat status;
-    bool seen = stat(path, &status) == 0 || stat(directory, &status) == 0;
+    const char *group = socket_group(path, directory);
 
-    if (!seen || !(group = getgrgid(status.st_gid)) || status.st_gid == 0) {
+    if (!group) {
         doctor_find(doctor, VERDICT_FAILED, "socket",
                     "ask as root; hbmd lets in members of the group that socket_group names",
                     "%s may not be opened by this user", path);
         return;
     }
     _cleanup_free_ char *fix =
-        text_new("usermod -aG %s %s, and log in again", group->gr_name, user ? user->pw_name : "USER");
+        text_new("usermod -aG %s %s, and log in again", group, user ? user->pw_name : "USER");
     doctor_find(doctor, VERDICT_FAILED, "socket", fix ? fix : "", "%s may be opened by members of group %s alone",
-                path, group->gr_name);
+                path, group);
 }
 
 static bool look_at_socket(struct doctor *doctor, const char *directory, const char *name, int type)

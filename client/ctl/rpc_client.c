@@ -12,12 +12,15 @@
 #include "client/ctl/scoped.h"
 #include "client/ctl/text.h"
 
+#define METHOD_NOT_FOUND (-32601) /* JSON-RPC's own */
+
 struct rpc {
     const struct cli *cli;
     int fd;
     unsigned id;
     char *bytes; /* received and not yet used */
     size_t used, room;
+    bool mute;     /* asked something beside what the verb is about: a refusal of that is not told */
     cJSON *events; /* notifications that came before an answer */
 };
 
@@ -39,6 +42,15 @@ bool rpc_clients_alone(const struct cli *cli)
     return runtime_dir(cli, directory, sizeof(directory)) == 0 && clients_alone(directory);
 }
 
+static int tell_denied(const struct cli *cli, const char *path, const char *directory)
+{
+    const char *group = socket_group(path, directory);
+
+    if (!group)
+        return report(cli, HBM_E_DENIED, "%s may not be opened by this user; ask as root", path);
+    return report(cli, HBM_E_DENIED, "%s may be opened by members of group %s alone; ask as one of them, or as root", path, group);
+}
+
 int rpc_open(const struct cli *cli, struct rpc **ret)
 {
     struct sockaddr_un address = {.sun_family = AF_UNIX};
@@ -57,8 +69,7 @@ int rpc_open(const struct cli *cli, struct rpc **ret)
         return report(cli, HBM_E_SYSTEM, "no socket can be made: %m; close files or raise the limit");
     if (connect(rpc->fd, (struct sockaddr *)&address, sizeof(address)) < 0) {
         if (errno == EACCES || errno == EPERM)
-            return report(cli, HBM_E_DENIED, "%s may not be opened: %m; ask as root or as a member of group hbm",
-                          address.sun_path);
+            return tell_denied(cli, address.sun_path, directory);
         if (errno == ENOENT && clients_alone(directory))
             return report(
                 cli, HBM_E_NO_DAEMON,
@@ -158,8 +169,23 @@ static char *member_text(const cJSON *object, const char *name)
     return cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(object, name));
 }
 
+/* What this build asks for and that daemon does not have. */
+static int tell_versions(struct rpc *rpc, const char *method)
+{
+    _cleanup_json_ cJSON *status = NULL;
+
+    rpc->mute = true;
+    rpc_call(rpc, "hbm.status", NULL, &status);
+    rpc->mute = false;
+    const char *version = member_text(status, "version");
+    return report(rpc->cli, HBM_E_BAD_VERSION,
+                  "hbmd is of %s and does not know %s, which hbmctl of " HBM_VERSION
+                  " asks for; install both of one release, and `systemctl restart hbmd`: that keeps all memory",
+                  version ? version : "another release", method);
+}
+
 /* Answers "RPC" where JSON-RPC itself refused: an unknown method, say, has no name of ours. */
-static int tell_refusal(struct rpc *rpc, const cJSON *error)
+static int tell_refusal(struct rpc *rpc, const char *method, const cJSON *error)
 {
     const cJSON *data = cJSON_GetObjectItemCaseSensitive(error, "data");
     const cJSON *code = cJSON_GetObjectItemCaseSensitive(error, "code");
@@ -171,6 +197,10 @@ static int tell_refusal(struct rpc *rpc, const cJSON *error)
         .remedy = member_text(data, "remedy"),
     };
 
+    if (rpc->mute)
+        return EXIT_REFUSED;
+    if (told.code == METHOD_NOT_FOUND && strcmp(rpc->cli->verb->name, "rpc"))
+        return tell_versions(rpc, method);
     if (!told.name)
         told.name = "RPC";
     if (!told.message)
@@ -220,7 +250,7 @@ int rpc_call(struct rpc *rpc, const char *method, cJSON *params, cJSON **result)
             continue;
         const cJSON *error = cJSON_GetObjectItemCaseSensitive(line, "error");
         if (error)
-            return tell_refusal(rpc, error);
+            return tell_refusal(rpc, method, error);
         *result = cJSON_DetachItemFromObjectCaseSensitive(line, "result");
         if (*result)
             return 0;

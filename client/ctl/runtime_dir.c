@@ -1,7 +1,9 @@
 #include "client/ctl/runtime_dir.h"
 
+#include <grp.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "client/ctl/report.h"
@@ -36,4 +38,15 @@ int runtime_dir(const struct cli *cli, char *path, size_t size)
             "the runtime directory's name is too long: a socket's path has at most 107 bytes; name a shorter "
             "one with --runtime-dir");
     return 0;
+}
+
+const char *socket_group(const char *socket, const char *directory)
+{
+    const struct group *group;
+    struct stat status;
+
+    if (stat(socket, &status) < 0 && stat(directory, &status) < 0)
+        return NULL;
+    group = status.st_gid ? getgrgid(status.st_gid) : NULL;
+    return group ? group->gr_name : NULL;
 }

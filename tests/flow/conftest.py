@@ -25,7 +25,8 @@ START_SECONDS = 30
 
 # What these test is the same on every device, or NumPy in host memory: `make check` runs them.
 collect_ignore = [] if DEVICE == "host" else [
-    f"test_{name}.py" for name in ("bundle", "complete", "config", "doctor", "faults_names", "faults_protocol", "map", "metrics", "python", "rpc", "runtime_dir", "top")]
+    f"test_{name}.py" for name in ("bundle", "complete", "config", "doctor", "faults_names", "faults_protocol", "kubernetes", "many", "map",
+                            "metrics", "probes", "python", "rpc", "runtime_dir", "top")]
 collect_ignore_glob = [] if DEVICE == "host" else ["test_python_*.py"]
 
 

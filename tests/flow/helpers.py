@@ -7,6 +7,7 @@
     program(daemon)                 client_program.c, a client of libhbm that does what it is told
 """
 import contextlib
+import fcntl
 import json
 import os
 import select
@@ -15,6 +16,7 @@ import socket
 import stat
 import struct
 import subprocess
+import termios
 import time
 
 import pytest
@@ -101,6 +103,22 @@ class Client(wire.Client):
 
 
 # ---- What a daemon holds ----
+
+def on_terminal(daemon, columns, *words):
+    """What hbmctl prints on a terminal of that width, where no colours are wanted."""
+    ours, theirs = os.openpty()
+    fcntl.ioctl(ours, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+    process = subprocess.Popen([str(BUILD / "hbmctl"), "--runtime-dir", str(daemon.runtime_dir), *words], stdin=subprocess.DEVNULL,
+                               stdout=theirs, env={**os.environ, "NO_COLOR": "1", "TERM": "xterm"})
+    os.close(theirs)
+    shown = b""
+    with contextlib.suppress(OSError):  # EIO: its end
+        while more := os.read(ours, 1 << 16):
+            shown += more
+    os.close(ours)
+    assert process.wait() == 0, shown
+    return shown.decode().replace("\r\n", "\n")
+
 
 def used(daemon, tier="device"):
     """What lies there, once what has been let go of is given back, which is in a moment. Without a GPU's host pool: memory

@@ -1,17 +1,12 @@
 """Compression as a client sees it: what it saves, what it costs, what it refuses (FAULTS 25; CASES 21, 25)."""
-import contextlib
-import fcntl
 import math
-import os
 import struct
-import subprocess
-import termios
 
 import pytest
 
-from conftest import BUILD, RpcError
+from conftest import RpcError
 from helpers import (MIB, Client, client, client_program, ctl_done, ctl_json, ctl_refused, floats, get, hash_of, host_only, module_daemon,
-                     program, refused, row_of, safetensors, shared, used)
+                     on_terminal, program, refused, row_of, safetensors, shared, used)
 from vocab import CODECS, DTYPES
 
 INF, NAN = math.inf, math.nan
@@ -67,26 +62,11 @@ def test_special_values_go_through_and_come_back_as_what_they_were_near(shared, 
     assert {row["encoding"] for row in shared.rpc("hbm.ls")} == {"raw"}
 
 
-def at_80_columns(daemon, *words):
-    """What hbmctl prints on a terminal of that width."""
-    ours, theirs = os.openpty()
-    fcntl.ioctl(ours, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
-    process = subprocess.Popen([str(BUILD / "hbmctl"), "--runtime-dir", str(daemon.runtime_dir), "--no-color", *words], stdout=theirs)
-    os.close(theirs)
-    shown = b""
-    with contextlib.suppress(OSError):  # EIO: its end
-        while more := os.read(ours, 4096):
-            shown += more
-    os.close(ours)
-    assert process.wait() == 0
-    return shown.decode().replace("\r\n", "\n")
-
-
 def test_the_whole_receipt_is_shown_and_fits_80_columns(shared):
     name = "a.tensor.with.a.name.as.long.as.models.give.them.layers.10.weight"
     load(shared, {name: [NAN, INF] + [math.sin(i) * 1e-3 for i in range(500)] + [1e4]})
     [row] = compress(shared, f"m/{name}", "int8", "tensor", "--calibrate", "percentile:99", "--mode", "copy", "--as", "copy")
-    text = at_80_columns(shared, "compress", f"m/{name}", "--codec", "int8", "--granularity", "tensor", "--calibrate", "percentile:99")
+    text = on_terminal(shared, 80, "compress", f"m/{name}", "--codec", "int8", "--granularity", "tensor", "--calibrate", "percentile:99")
     assert max(map(len, text.splitlines())) <= 80, text
     words = text.split()
     for member, form in {"sqnr_db": "%.2f", "sqnr_inlier_db": "%.2f", "max_abs_error": "%.4g", "max_rel_error": "%.4g", "zeroed": "%d",

@@ -65,6 +65,9 @@ def test_no_rights_on_the_socket_names_the_group_to_join(daemon):
     assert result.returncode == 1, result.stderr
     [failed] = of(json.loads(result.stdout), "socket")
     assert "members of group man" in failed["found"] and "usermod -aG man nobody" in failed["fix"]
+    result = subprocess.run([str(hbmctl), "--runtime-dir", str(daemon.runtime_dir), "ls"], capture_output=True, text=True,
+                            check=False, user=OTHER, group=OTHER, extra_groups=[])
+    ctl_refused(result, 1, "control.sock may be opened by members of group man alone")
 
 
 def test_a_driver_that_is_well_is_found_so(shared, driver):

@@ -1,0 +1,79 @@
+"""Very many buffers, a narrow screen, a daemon of another release: what operators' tools do then."""
+import json
+import os
+import re
+import socket
+import struct
+import threading
+
+import pytest
+
+from conftest import Daemon
+from helpers import ctl_done, ctl_json, ctl_refused, on_terminal
+
+MANY = int(os.environ.get("HBM_MANY", "20000"))  # the same with 100000, which takes a sanitized build a minute
+
+
+@pytest.fixture(scope="module")
+def full():
+    """A daemon with that many buffers, of one group."""
+    daemon = Daemon().start()
+    tensors = {f"layers.0.t{i:06d}": {"dtype": "U8", "shape": [4], "data_offsets": [4 * i, 4 * i + 4]} for i in range(MANY)}
+    header = json.dumps(tensors).encode()
+    (daemon.home / "m.safetensors").write_bytes(struct.pack("<Q", len(header)) + header + bytes(4 * MANY))
+    ctl_done(daemon, "load", daemon.home / "m.safetensors", "--as", "m", timeout=300)
+    yield daemon
+    daemon.close()
+
+
+def test_many_buffers_are_all_listed_while_others_are_answered(full):
+    with full.operator() as listing, full.operator() as other:
+        listing.send({"jsonrpc": "2.0", "id": 1, "method": "hbm.ls"})
+        for _ in range(5):  # the list is not read meanwhile: it is not done before these are
+            other.rpc("hbm.accounts")
+        assert len(listing.receive()["result"]) == MANY
+    assert ctl_done(full, "ls", timeout=300).count("\n") == MANY + 1
+
+
+def test_screens_and_metrics_are_no_larger_for_it(full):
+    assert f"{MANY} buffers" in ctl_done(full, "top", "--once") and len(ctl_done(full, "top", "--once")) < 2000
+    text = ctl_done(full, "metrics")
+    assert f"\nhbm_buffers {MANY}\n" in text and len(text) < 20_000
+    assert re.search(r"^a  m, .*$", ctl_done(full, "map", timeout=300), re.M | re.I)
+    assert ctl_json(full, "ls", "m/layers.0.t000007")[0]["name"] == "m/layers.0.t000007"
+
+
+@pytest.mark.parametrize("words", [("status",), ("devices", "--links"), ("who",), ("models",), ("ls", "m/layers.0.t00000*"), ("accounts",), ("config",),
+                                   ("ops",), ("top", "--once"), ("map",)])
+def test_a_terminal_of_20_columns_gets_every_screen_and_without_colours_no_escapes(full, words):
+    shown = on_terminal(full, 20, *words)
+    assert shown.strip() and "\033" not in shown, shown[:400]
+
+
+def old_daemon(path):
+    """Answers as one that has nothing but hbm.status."""
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    listener.bind(str(path))
+    listener.listen()
+
+    def serve():
+        connection, _ = listener.accept()
+        with connection, connection.makefile("rwb") as lines:
+            for line in lines:
+                request = json.loads(line)
+                known = {"result": {"version": "0.0.9", "pid": 1}} if request["method"] == "hbm.status" else \
+                    {"error": {"code": -32601, "message": "Method not found", "data": {"error": "METHOD_NOT_FOUND", "detail": "", "remedy": ""}}}
+                lines.write(json.dumps({"jsonrpc": "2.0", "id": request["id"], **known}).encode() + b"\n")
+                lines.flush()
+
+    thread = threading.Thread(target=serve, daemon=True)
+    thread.start()
+    return listener
+
+
+def test_a_daemon_of_another_release_is_named_with_its_version(make_daemon):
+    daemon = make_daemon()
+    daemon.runtime_dir.mkdir()
+    with old_daemon(daemon.control):
+        ctl_refused(daemon.ctl("who"), 1, "hbmd is of 0.0.9 and does not know hbm.who", "install both of one release")
+    daemon.control.unlink()
