@@ -87,12 +87,12 @@ static int open_own(const char *path, mode_t mode, char *why)
     bool made = mkdir(path, mode) == 0;
 
     if (!made && errno != EEXIST) {
-        SAY(why, "cannot make %.150s: %s", path, strerror(errno));
+        SAY(why, "cannot make %.120s: %s; make it, or choose another", path, strerror(errno));
         return -1;
     }
     _cleanup_fd_ int fd = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
     if (fd < 0 || fstat(fd, &status) < 0 || (made && fchmod(fd, mode) < 0)) /* whatever the umask */
-        SAY(why, "cannot open %.150s: %s", path,
+        SAY(why, "cannot open %.120s: %s; mend that, or choose another", path,
             errno == ELOOP || errno == ENOTDIR ? "it is a link or no directory" : strerror(errno));
     else if (status.st_uid != geteuid())
         SAY(why, "%.120s belongs to uid %u: give it to uid %u, or choose another", path, status.st_uid, geteuid());
@@ -126,7 +126,7 @@ int runtime_dir_open(const char *path, int *lock_fd, char *why)
         return -1;
     lock = openat(fd, "lock", O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600);
     if (lock < 0) {
-        SAY(why, "cannot make %.150s/lock: %s", path, strerror(errno));
+        SAY(why, "cannot make %.120s/lock: %s; mend that, or choose another", path, strerror(errno));
         return -1;
     }
     if (lock_soon(lock) < 0) {
@@ -134,7 +134,8 @@ int runtime_dir_open(const char *path, int *lock_fd, char *why)
             SAY(why, "another hbmd serves %.120s: stop it first, or choose another directory with --runtime-dir",
                 path);
         else
-            SAY(why, "cannot lock %.150s/lock: %s", path, strerror(errno));
+            SAY(why, "cannot lock %.120s/lock: %s; choose another, on a local disk or tmpfs", path,
+                strerror(errno));
         return -1;
     }
     *lock_fd = TAKE_FD(lock);
