@@ -40,6 +40,8 @@ def test_a_disk_without_room_leaves_the_buffer_where_it_was(small_disk):
     ctl_refused(small_disk.ctl("offload", "spill-b", "--to", "disk"), 1, "room")
     assert (tier_of(small_disk, "spill-a"), tier_of(small_disk, "spill-b")) == ("disk", "device")
     assert hash_of(small_disk, "*") == before
+    ctl_refused(small_disk.ctl("get", "spill-b", small_disk.state_dir / "got"), 1, "there is no room on that disk")
+    assert not list(small_disk.state_dir.iterdir())
     ctl_done(small_disk, "free", "spill-a")
     ctl_done(small_disk, "offload", "spill-b", "--to", "disk")
     assert get(small_disk, "spill-b") == DATA[::-1]
