@@ -137,18 +137,30 @@ bool arena_has_writers(const struct arena *arena)
     return false;
 }
 
-void arena_holders(const struct arena *arena, char *text, size_t size)
+static void name_pids(const struct arena *arena, bool mapped, char *text, size_t size)
 {
     size_t used = 0;
 
     text[0] = 0;
     list_for_each(node, &arena->mappings) {
         const struct mapping *mapping = list_entry(node, struct mapping, arena_node);
+        if (mapped && !mapping->present)
+            continue;
         int n = snprintf(text + used, size - used, "%spid %d", used ? ", " : "", mapping->session->pid);
         if (n < 0 || (size_t)n >= size - used)
             return;
         used += (size_t)n;
     }
+}
+
+void arena_holders(const struct arena *arena, char *text, size_t size)
+{
+    name_pids(arena, false, text, size);
+}
+
+void arena_mappers(const struct arena *arena, char *text, size_t size)
+{
+    name_pids(arena, true, text, size);
 }
 
 void arena_names(const struct arena *arena, char *text, size_t size)

@@ -85,8 +85,10 @@ void arena_demoted(struct arena *arena);
 /* The last mapping has gone: what was demoted under them is a plain offloaded arena from now on. */
 void arena_unmapped(struct arena *arena);
 bool arena_has_writers(const struct arena *arena);
-/* Writes "pid 12, pid 34" of those who map it (who = may be NULL for all). */
+/* Writes "pid 12, pid 34" of those who have it attached. */
 void arena_holders(const struct arena *arena, char *text, size_t size);
+/* The same, without those who have let go of it. */
+void arena_mappers(const struct arena *arena, char *text, size_t size);
 /* Writes "m/a, m/b", what lies in it; as many names as there is room for. */
 void arena_names(const struct arena *arena, char *text, size_t size);
 /* transition ended: wakes the waiters. */

@@ -49,7 +49,7 @@ static void too_late(struct timer *timer)
     struct reclaim *reclaim = container_of(timer, struct reclaim, timer);
     char pids[128];
 
-    arena_holders(reclaim->arena, pids, sizeof(pids));
+    arena_mappers(reclaim->arena, pids, sizeof(pids));
     snprintf(reclaim->detail, sizeof(reclaim->detail), "%s did not let go in time", pids);
     withdraw(reclaim->arena);
     end(reclaim, HBM_E_BUSY);

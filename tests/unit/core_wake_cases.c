@@ -276,7 +276,8 @@ static void a_model_that_is_locked_does_not_sleep_and_says_who_has_it(void **sta
     struct lease *lease;
     char pid[32];
     asleep(HBM_TIER_HOST);
-    struct session *session = user(&lease);
+    struct session *innocent = user(&lease), *session = user(&lease);
+    innocent->pid = 77; /* which has it attached, and let go of it */
     assert_int_equal(wake()->state, WIRE_OP_DONE);
     struct ask *locking = ask(&w, alice, session), *question = ask(&w, alice, NULL);
     verb_lock(w.core, &locking->call, slots + 2, 1, 1000);
@@ -290,6 +291,7 @@ static void a_model_that_is_locked_does_not_sleep_and_says_who_has_it(void **sta
     assert_int_equal(op->error, HBM_E_BUSY);
     snprintf(pid, sizeof(pid), "pid %d", session->pid);
     assert_non_null(strstr(op->detail, pid));
+    assert_null(strstr(op->detail, "pid 77"));
     assert_string_equal(there(), "01234"); /* all or nothing */
     all_is_well();
 }
