@@ -40,6 +40,22 @@ static bool scan_sequence(struct scan *scan)
     return true;
 }
 
+void json_mend(char *text)
+{
+    unsigned char *at = (unsigned char *)text, *end = at + strlen(text);
+
+    while (at < end) {
+        struct scan scan = {.at = at, .end = end};
+        if (*at >= 0x80 && scan_sequence(&scan)) {
+            at += scan.at - at;
+            continue;
+        }
+        if (*at >= 0x80)
+            *at = '?';
+        at++;
+    }
+}
+
 static bool scan_string(struct scan *scan)
 {
     for (scan->at++; scan->at < scan->end;) {

@@ -14,6 +14,9 @@ struct json_rules {
 /* The tree of a text that is one object or array (white space around it); NULL with a sentence in *why. */
 cJSON *json_parse(const char *text, size_t size, const struct json_rules *rules, const char **why);
 
+/* Overwrites what is not UTF-8 with '?': a name in a file, or a path, may be any bytes. */
+void json_mend(char *text);
+
 /* The only member of that exact name; NULL if there is none or there are several. */
 const cJSON *json_only(const cJSON *object, const char *name);
 

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "client/ctl/json_text.h"
 #include "client/ctl/scoped.h"
 #include "client/ctl/text.h"
 #include "client/ctl/verbs.h"
@@ -19,6 +20,7 @@ void report_clean(char *text)
 {
     unsigned char *c = (unsigned char *)text;
 
+    json_mend(text);
     for (; *c; c++) {
         if (*c < 0x20 || *c == 0x7f)
             *c = '?';
@@ -51,6 +53,7 @@ void report_json(const cJSON *json)
 
     if (!text)
         out_of_memory();
+    json_mend(text);
     puts(text);
 }
 

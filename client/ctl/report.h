@@ -28,5 +28,5 @@ void report_json(const cJSON *json);
 __attribute__((noreturn)) void out_of_memory(void);
 /* text_new, or that. */
 __attribute__((format(printf, 1, 2))) char *must_text(const char *format, ...);
-/* Overwrites control characters, so that a name cannot speak to the terminal. */
+/* Overwrites control characters and what is not UTF-8, so that a name cannot speak to the terminal. */
 void report_clean(char *text);

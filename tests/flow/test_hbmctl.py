@@ -276,6 +276,12 @@ def test_control_characters_in_a_name_never_reach_the_terminal(shared):
         shared.rpc("hbm.free", {"sel": name})
 
 
+def test_bytes_that_are_no_text_reach_neither_the_terminal_nor_the_json(shared):
+    result = shared.ctl("--json", "put", "x", os.fsdecode(b"/no/\x9b31m\xff"))  # what it prints is decoded strictly
+    assert json.loads(result.stdout)["message"].startswith("/no/?31m? cannot be opened")
+    ctl_refused(result, 1, "/no/?31m? cannot be opened")
+
+
 def test_a_failed_operation_in_the_list_is_no_failure_of_the_list(shared):
     with Client(shared.socket) as link:
         link.hello()
