@@ -184,6 +184,8 @@ static void judge_capacity(struct tree *tree)
     const struct facts *f = tree->facts;
     double room = fmax(0, f->capacity_bytes - f->taken_bytes), deficit = f->needed_bytes - room;
 
+    if (deficit > 0 && f->windowed == 1 && f->bounces == 0)
+        return; /* its share is away, as it is to be: what that costs, locks wait */
     if (deficit > 0) {
         say_compress(tree, deficit);
         say_offload(tree, deficit);
@@ -398,8 +400,9 @@ static void say_nothing(struct tree *tree)
     struct remark *remark = say(tree, BRANCH_NOTHING);
 
     remark->why = must_text(
-        "%s is needed where %s fits; locks waited for %s of %s; %s bounces; %s attaches; nothing is held twice",
-        BYTES(f->needed_bytes), BYTES(f->capacity_bytes - f->taken_bytes), TIME(f->lock_wait_seconds),
+        "%s is needed where %s fits%s; locks waited for %s of %s; %s bounces; %s attaches; nothing is held twice",
+        BYTES(f->needed_bytes), BYTES(f->capacity_bytes - f->taken_bytes),
+        f->windowed == 1 ? ", and a window has the rest away" : "", TIME(f->lock_wait_seconds),
         TIME(f->uptime_seconds), NUMBER(f->bounces), NUMBER(f->attaches));
     if (isnan(f->pass_seconds))
         remark->unknown = must_text("what kernels wait for: a broker does not see them; with --pass SECONDS, how "

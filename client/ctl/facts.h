@@ -33,12 +33,11 @@ void facts_read(struct facts *facts, enum fact_kind kind, const cJSON *object);
 /* Counters become what was added since; false if the daemon restarted in between, and they are whole. */
 bool facts_since(struct facts *facts, struct facts *before);
 
-/* Asks the daemon: of the words' SEL, or of all that is leased on the device. `device` is its row of hbm.status,
- * whose text state_dir is the caller's to free. An exit status. */
 struct state {
     cJSON *status;       /* hbm.status */
-    const cJSON *device; /* its row there */
-    char *directory;     /* state_dir of the daemon */
+    const cJSON *device; /* its row there of the device that it is about */
+    char *directory;     /* the daemon's state_dir */
 };
+/* Asks the daemon: of the words' SEL, or of all that is leased on the device. An exit status; state_clear in any case. */
 int facts_ask(const struct cli *cli, struct facts *facts, struct state *state);
 void state_clear(struct state *state);

@@ -169,7 +169,7 @@ static void note_buffers(const cJSON *rows, const cJSON *models, bool whole, con
     const cJSON *row, *last = NULL;
 
     facts->needed_bytes = facts->f32_bytes = facts->f16_bytes = facts->parks_bytes = facts->loose_bytes = 0;
-    facts->encoded_bytes = facts->decoded_bytes = facts->groups = 0;
+    facts->encoded_bytes = facts->decoded_bytes = facts->groups = facts->windowed = 0;
     if (!whole)
         facts->lock_waits = facts->lock_wait_seconds = 0;
     cJSON_ArrayForEach(row, rows)
@@ -186,6 +186,8 @@ static void note_buffers(const cJSON *rows, const cJSON *models, bool whole, con
         }
         const cJSON *model =
             last && !strcmp(text_of(last, "model"), text_of(row, "model")) ? NULL : model_of(models, row);
+        if (model && cJSON_GetArraySize(member(model, "windows")) > 0)
+            facts->windowed = 1;
         if (model)
             facts->ordered =
                 isnan(facts->ordered) || facts->ordered > 0 ? cJSON_IsArray(member(model, "order")) : 0;

@@ -94,7 +94,7 @@ int profile_place(const struct cli *cli, const struct state *state, struct profi
 
 /* ---- Read ---- */
 
-/* NULL with *error 0: it is empty, or too large to be one. */
+/* As far as it may be one; NULL: it cannot be read. */
 static char *whole_file(const char *path, size_t *size)
 {
     FILE *file = fopen(path, "re");

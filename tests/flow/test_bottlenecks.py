@@ -7,7 +7,7 @@ from helpers import (MIB, ProgramError, client_program, ctl_done, ctl_json, ctl_
                      safetensors, shared)
 from conftest import DEVICE
 from resuming import back
-from wire import KEEP, UNLOCKED
+from wire import FORCE, KEEP, UNLOCKED
 
 # As an H200 measured them, more or less: what a loaded machine makes of its own links is no test's business.
 FIGURES = {"memory_gb_per_s": 4000, "to_host_gb_per_s": 55, "to_device_gb_per_s": 55, "from_disk_gb_per_s": 1.3, "back_fp16_gb_per_s": 99,
@@ -93,6 +93,18 @@ def test_models_of_one_layout_and_other_bytes_are_no_copies_of_each_other(shared
     ctl_done(shared, "offload", "model:tuned", "--to", "disk", "--force")
     found = remark(advise(shared), "sharing")
     assert found["strategy"] is None and "tuned" in found["why"] and "hbmctl hash" in found["unknown"], "that is not known then"
+
+
+def test_a_declared_order_and_a_window_are_known(shared, program):
+    load_layers(shared, "m")
+    user = program(shared)
+    user.ask("model", "m", "ro", UNLOCKED, 20000)
+    assert [advise(shared, "model:m")["live"][key] for key in ("ordered", "windowed")] == [0, 0]
+    user.ask("morder", 0, 1)
+    user.ask("mwindow", 0, 0, FORCE)
+    user.ask("mlock", 0, 20000, "layers.0")
+    assert [advise(shared, "model:m")["live"][key] for key in ("ordered", "windowed")] == [1, 1]
+    user.end()
 
 
 @host_only

@@ -20,7 +20,7 @@
     "attaches=10 attached_bytes=5e10 lock_waits=0 lock_wait_seconds=0 bounces=0 evicted_bytes=0 refused=0 "        \
     "is_gpu=1 "                                                                                                    \
     "capacity_bytes=1e11 used_bytes=5e10 taken_bytes=0 needed_bytes=5e10 f32_bytes=0 f16_bytes=5e10 "              \
-    "encoded_bytes=0 decoded_bytes=0 parks_bytes=0 groups=50 loose_bytes=0 ordered=1 copies=0 copied_bytes=0 "     \
+    "encoded_bytes=0 decoded_bytes=0 parks_bytes=0 groups=50 loose_bytes=0 ordered=1 windowed=0 copies=0 copied_bytes=0 "     \
     "alike_bytes=0 others_bytes=5e8 offload_limit=0.3"
 
 #define NONE BRANCHES
@@ -44,6 +44,9 @@ static const struct {
     {"what others have locked is no room", "needed_bytes=5e10 taken_bytes=6e10", {BRANCH_INT8, BRANCH_OFFLOAD, NONE}, BRANCH_OFFLOAD, "bounces_per_s", 0, 0},
     {"what is not floats can only be away", "needed_bytes=1.2e11 f16_bytes=0 bounces=50", {BRANCH_OFFLOAD, NONE}, BRANCH_OFFLOAD, "bounces_per_s", 0.5, 0},
     {"more than offload_limit away is compressed first", "needed_bytes=1.6e11 f16_bytes=0", {BRANCH_TOO_MUCH, NONE}, NONE, NULL, 0, 0},
+    {"what a window keeps away, and nobody waits for, costs nothing", "needed_bytes=1.2e11 windowed=1", {BRANCH_NOTHING, NONE}, NONE, NULL, 0, 0},
+    {"what locks wait for behind a window is the link's", "needed_bytes=1.2e11 f16_bytes=1.2e11 windowed=1 lock_waits=500 lock_wait_seconds=10", {BRANCH_LOSSLESS, NONE}, NONE, NULL, 0, 0},
+    {"a window of one does not keep another from bouncing", "needed_bytes=1.2e11 f16_bytes=0 windowed=1 bounces=50", {BRANCH_OFFLOAD, NONE}, NONE, NULL, 0, 0},
     {"bounces of what fits now are those of before", "bounces=7", {BRANCH_FITS_NOW, NONE}, NONE, NULL, 0, 0},
     {"refusals for want of memory are told as well", "refused=1", {BRANCH_FITS_NOW, NONE}, NONE, NULL, 0, 0},
     {"waits by the link's own time are less where less comes", "lock_waits=500 lock_wait_seconds=10", {BRANCH_LOSSLESS, NONE}, BRANCH_LOSSLESS, "lock_wait_share", 0.1, 0.1 * 50 / 75},
