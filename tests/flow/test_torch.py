@@ -123,12 +123,8 @@ def test_a_loaded_model_has_its_encoded_tensors_with_their_scales(shared, run):
 @gpu_only
 def test_what_torch_allocates_in_a_pool_lies_in_the_broker_and_ends_with_its_tensors(shared, run):
     run("""
-        import hbm.torch, json, os, socket
-        def rows():
-            with socket.socket(socket.AF_UNIX) as control:
-                control.connect(os.environ["HBM_RUNTIME_DIR"] + "/control.sock")
-                control.sendall(b'{"jsonrpc":"2.0","id":1,"method":"hbm.ls"}\\n')
-                return [row for row in json.loads(control.makefile().readline())["result"] if row["group"] == "engine"]
+        import hbm.rpc, hbm.torch, time
+        rows = lambda: [row for row in hbm.rpc.call(None, "hbm.ls", {}, 20) if row["group"] == "engine"]
         before = torch.ones(1 << 20, device="cuda")
         with hbm.torch.MemPool("engine", session=session) as pool:
             layers = torch.nn.Sequential(*(torch.nn.Linear(2048, 2048) for _ in range(4))).cuda()
@@ -147,6 +143,9 @@ def test_what_torch_allocates_in_a_pool_lies_in_the_broker_and_ends_with_its_ten
         del layers, pool
         gc.collect()
         torch.cuda.empty_cache()
+        deadline = time.monotonic() + 30
+        while rows() and time.monotonic() < deadline:
+            time.sleep(0.05)
         assert rows() == [], rows()
     """)
     sweep(shared)

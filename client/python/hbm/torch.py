@@ -43,7 +43,8 @@ def allocator():
 
 class MemPool:
     """What this thread allocates by torch within the `with` block lies in the broker's memory, in blocks of the group `name`
-    (None: of this process's number). It is this process's own, and ends with its tensors."""
+    (None: of this process's number). It is this process's own, and ends with its tensors. torch.multiprocessing cannot send
+    them: for that there is hbm.publish()."""
 
     def __init__(self, name: str | None = None, *, session=None):
         from . import default_session
