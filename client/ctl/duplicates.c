@@ -74,14 +74,6 @@ static void add(struct items *items, char *key, char *holder, const cJSON *row, 
 
 /* ---- What may be a copy ---- */
 
-/* "~1000/m" is another owner's m. */
-static bool is_model(const cJSON *model, const cJSON *row)
-{
-    const char *name = text_of(model, "name"), *slash = strrchr(name, '/'), *its = text_of(row, "model");
-
-    return *its && !strcmp(slash ? slash + 1 : name, its) && number(model, "owner") == number(row, "owner");
-}
-
 static void add_models(struct items *items, const cJSON *models, const cJSON *buffers, const char *device)
 {
     const cJSON *model, *row;
@@ -91,7 +83,7 @@ static void add_models(struct items *items, const cJSON *models, const cJSON *bu
         const cJSON *largest = NULL;
         if (strcmp(text_of(model, "device"), device) || strcmp(text_of(model, "state"), "sealed"))
             continue;
-        cJSON_ArrayForEach(row, buffers) if (is_model(model, row) &&
+        cJSON_ArrayForEach(row, buffers) if (is_its_model(model, row) &&
                                              (!largest || number(row, "size") > number(largest, "size"))) largest =
             row;
         if (largest)

@@ -33,6 +33,9 @@ void facts_read(struct facts *facts, enum fact_kind kind, const cJSON *object);
 /* Counters become what was added since; false if the daemon restarted in between, and they are whole. */
 bool facts_since(struct facts *facts, struct facts *before);
 
+/* That row of hbm.models is that buffer's model; "~1000/m" is another owner's m. */
+bool is_its_model(const cJSON *model, const cJSON *row);
+
 struct state {
     cJSON *status;       /* hbm.status */
     const cJSON *device; /* its row there of the device that it is about */

@@ -147,18 +147,18 @@ static void note_row(const cJSON *row, struct facts *facts)
     }
 }
 
-/* "~1000/m" is another owner's m. */
+bool is_its_model(const cJSON *model, const cJSON *row)
+{
+    const char *name = text_of(model, "name"), *slash = strrchr(name, '/'), *its = text_of(row, "model");
+
+    return *its && !strcmp(slash ? slash + 1 : name, its) && number(model, "owner") == number(row, "owner");
+}
+
 static const cJSON *model_of(const cJSON *models, const cJSON *row)
 {
     const cJSON *model;
 
-    cJSON_ArrayForEach(model, models)
-    {
-        const char *name = text_of(model, "name"), *slash = strrchr(name, '/');
-        if (!strcmp(slash ? slash + 1 : name, text_of(row, "model")) &&
-            number(model, "owner") == number(row, "owner"))
-            return model;
-    }
+    cJSON_ArrayForEach(model, models) if (is_its_model(model, row)) return model;
     return NULL;
 }
 
