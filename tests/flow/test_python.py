@@ -333,8 +333,9 @@ def test_a_checkpoint_is_loaded_once_and_saved_as_it_was(shared, session, tmp_pa
 
 
 @pytest.mark.parametrize("content", [b"", b"short", b"\xff" * 64, (8).to_bytes(8, "little") + b"not json", (2).to_bytes(8, "little") + b"[]",
+                                     b"GGUF" + bytes(64),
                                      (64).to_bytes(8, "little") + b'{"w":{"dtype":"F32","shape":[4],"data_offsets":[0,16]}}'.ljust(64)],
-                         ids=["empty", "short", "huge", "no-json", "a-list", "cut-off"])
+                         ids=["empty", "short", "huge", "no-json", "a-list", "gguf", "cut-off"])
 def test_what_is_no_checkpoint_is_refused_and_leaves_nothing(shared, session, tmp_path, content):
     from hbm import safetensors as checkpoints
 

@@ -97,3 +97,30 @@ def test_a_thread_that_never_asked_allocates_from_the_processs_own_session(share
 def test_the_symbols_are_exported_for_dlsym(shared):
     library = ctypes.CDLL(os.environ.get("HBM_LIBRARY", str(BUILD / "libhbm.so")))
     assert library.hbm_torch_alloc and library.hbm_torch_free
+
+
+def test_a_group_comes_back_whole_or_not_at_all(make_daemon):
+    """150 blocks of 64 KiB beside what is locked: the first 128 would fit."""
+    daemon = make_daemon(config="device_bytes = 12MiB\nhost_bytes = 64MiB\nmemory_wait_seconds = 1\n").start()
+    with hbm.connect(daemon.runtime_dir) as session:
+        _c.lib.hbm_torch_use(session._open().claim, b"engine")
+        blocks = [allocate(64 << 10) for _ in range(150)]
+        for i, block in enumerate(blocks):
+            ctypes.memset(block, i, 64 << 10)
+        _c.lib.hbm_torch_use(None, None)
+        _c.lib.hbm_torch_unlock(b"engine", None, 0)
+        session.offload("group:engine", "host", force=True).wait(60)
+        hog = session.alloc((3 * MIB,), name="hog")
+        with pytest.raises((hbm.NoMemory, hbm.Timeout)):
+            _c.lib.hbm_torch_lock(b"engine", 3000)
+        session.offload("group:engine", "host", force=True).wait(60)
+        assert used(daemon) == 3 * MIB
+        hog.detach()
+        del hog
+        gc.collect()
+        _c.lib.hbm_torch_lock(b"engine", 60000)
+        assert all(ctypes.string_at(block, 64 << 10) == bytes([i]) * (64 << 10) for i, block in enumerate(blocks))
+        for block in blocks:
+            _c.lib.hbm_torch_free(block, 0, 0, None)
+        allocated.clear()
+    gc.collect()

@@ -31,6 +31,8 @@ def read_header(path) -> File:
     with open(path, "rb") as file:
         size = os.fstat(file.fileno()).st_size
         length = file.read(8)
+        if length.startswith(b"GGUF"):
+            raise ValueError(f"{path} is a GGUF file: `hbmctl load {path} --as NAME` publishes it, and hbm.gguf reads what it says")
         n = struct.unpack("<Q", length)[0] if len(length) == 8 else 0
         if not 2 <= n <= min(_HEADER_MAX, size - 8):
             raise ValueError(f"{path} is no safetensors file: its header would have {n} bytes")

@@ -49,6 +49,8 @@ class MemPool:
     def __init__(self, name: str | None = None, *, session=None):
         from . import default_session
 
+        if not hasattr(torch.cuda, "MemPool"):
+            raise RuntimeError(f"torch {torch.__version__} has no torch.cuda.MemPool: take 2.5 or newer")
         self.name = name or f"torch.{os.getpid()}"
         self._session = (session or default_session())._open()
         self._pool = torch.cuda.MemPool(allocator().allocator())
