@@ -8,6 +8,9 @@
 
     weights = hbm.load_model("minilm")              # the same over this process's own session
 
+Beside it: hbm.aio for event loops, hbm.safetensors and hbm.gguf for files, hbm.torch for PyTorch's own allocations and modules,
+hbm.transformers and hbm.vllm for those engines.
+
 hbmd has to run; its client library libhbm is loaded as the package is imported.
 """
 from __future__ import annotations
