@@ -34,8 +34,10 @@ options() { # VERB
         }'
 }
 
+# Left-aligned: a list of choices is broken at its bars, where there is no space to stretch.
 cat <<'HEAD'
 .TH HBMCTL 1 2026-11-30 hbmd "User commands"
+.ad l
 .SH NAME
 hbmctl \- look at and steer the GPU memory broker
 .SH SYNOPSIS
