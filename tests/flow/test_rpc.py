@@ -2,12 +2,16 @@
 import json
 import os
 import re
+import signal
 import socket
+import subprocess
+import sys
+import threading
 import time
 
 import pytest
 
-from conftest import BUILD, DEVICE, RpcError
+from conftest import BUILD, DEVICE, ROOT, RpcError
 from helpers import child, load_layers, put  # noqa: F401 (a fixture)
 from wire import Client
 
@@ -245,14 +249,69 @@ def test_an_operation_answers_at_once_or_at_its_end(daemon):
         assert daemon.rpc("hbm.free", ["moved"])[0]["name"] == "moved"
 
 
+def closed(needed, /, **members):
+    """An object of these members, extensions aside."""
+    return {"type": "object", "required": needed, "properties": members, "patternProperties": {"^x-": {}}, "additionalProperties": False}
+
+
+TEXT, NAME, SCHEMA = {"type": "string"}, {"type": "string", "minLength": 1}, {"$ref": "http://json-schema.org/draft-07/schema#"}
+DESCRIPTOR = closed(["name", "schema"], name=NAME, summary=TEXT, description=TEXT, schema=SCHEMA, required={"type": "boolean"})
+METHOD = closed(["name", "params", "result"], name=NAME, summary=TEXT, description=TEXT, params={"type": "array", "items": DESCRIPTOR},
+                paramStructure={"enum": ["by-position", "by-name", "either"]}, result=DESCRIPTOR)
+ERROR = {"type": "object", "required": ["code", "message"], "properties": {"code": {"type": "integer"}, "message": TEXT, "data": {}},
+         "additionalProperties": False}
+# What the meta-schema of the OpenRPC specification 1.3 (spec.open-rpc.org) asks of a document, as far as ours has such parts.
+OPENRPC = closed(["openrpc", "info", "methods"], openrpc={"pattern": r"^1\.3\.[0-9]+$"},
+                 info=closed(["title", "version"], title=TEXT, version=TEXT, description=TEXT), methods={"type": "array", "items": METHOD},
+                 components=closed([], schemas={"type": "object", "additionalProperties": SCHEMA},
+                                   errors={"type": "object", "additionalProperties": ERROR}))
+
+
 def test_discovery_is_an_openrpc_document(daemon):
     document = daemon.rpc("rpc.discover")
-    assert document["openrpc"].startswith("1.3.") and document["info"]["title"] and document["info"]["version"]
-    for method in document["methods"]:
-        assert method["name"] and method["result"]["schema"] == {}
-        for param in method["params"]:
-            assert set(param) >= {"name", "schema", "required"}
+    validator = pytest.importorskip("jsonschema").Draft7Validator(OPENRPC)
+    assert [f"{list(error.path)}: {error.message}" for error in validator.iter_errors(document)] == []
     assert len({method["name"] for method in document["methods"]}) == len(document["methods"])
+    for method in document["methods"]:  # by position, what may be left out comes last
+        needed = [param["required"] for param in method["params"]]
+        assert needed == sorted(needed, reverse=True), method["name"]
+    document["methods"][0]["params"] = [{"name": "x"}]
+    assert not validator.is_valid(document)
+
+
+EXAMPLE = [sys.executable, str(ROOT / "client" / "python" / "examples" / "rpc.py")]
+
+
+def test_the_example_in_a_hundred_lines_calls_is_refused_and_follows(daemon):
+    environment = {**os.environ, "HBM_RUNTIME_DIR": str(daemon.runtime_dir)}
+    put(daemon, "w", bytes(5000))
+
+    def run(*words):
+        return subprocess.run([*EXAMPLE, *words], env=environment, capture_output=True, text=True, timeout=60, check=False)
+
+    assert [row["name"] for row in json.loads(run("hbm.ls", 'glob="w"').stdout)] == ["w"]
+    assert json.loads(run("hbm.offload", 'sel="w"', 'to="host"', "force=true").stdout)[0]["tier"] == "host"
+    found = run("hbm.show", 'sel="none"')
+    assert (found.returncode, found.stdout) == (1, "") and "none" in found.stderr
+    with subprocess.Popen(EXAMPLE, env=environment, stdout=subprocess.PIPE, text=True) as follower:
+        assert re.fullmatch(r"device 0, .* is ready\n", follower.stdout.readline())
+        lines = iter(follower.stdout.readline, "")
+        names = []
+
+        def make_events():
+            names.append(f"w{len(names)}")
+            put(daemon, names[-1], bytes(10))
+
+        make_events()
+        reader = threading.Thread(target=lambda: next((line for line in lines if " buffer.allocated " in line), None), daemon=True)
+        reader.start()
+        while reader.is_alive():  # it may not have subscribed yet
+            make_events()
+            reader.join(0.1)
+        follower.send_signal(signal.SIGINT)
+        assert follower.wait(20) == 0
+    found = subprocess.run([*EXAMPLE, "hbm.ls"], env={**environment, "HBM_RUNTIME_DIR": str(daemon.home / "none")}, capture_output=True, text=True, check=False)
+    assert found.returncode == 1 and "No such file" in found.stderr
 
 
 def members(value):

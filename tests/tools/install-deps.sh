@@ -7,7 +7,7 @@ set -euo pipefail
 packages_for() {
     case $1 in
         build) echo gcc make libc6-dev pkg-config libuv1-dev libcjson-dev libsystemd-dev libinih-dev liburing-dev libxxhash-dev libssl-dev ;;
-        check) echo libcmocka-dev python3 python3-pytest python3-numpy python3-yaml python3-pip python3-setuptools python3-wheel mypy systemd systemtap-sdt-dev abigail-tools groff-base ;;
+        check) echo libcmocka-dev python3 python3-pytest python3-numpy python3-yaml python3-jsonschema python3-pip python3-setuptools python3-wheel mypy systemd systemtap-sdt-dev abigail-tools groff-base ;;
         demo) echo python3 python3-pip ca-certificates ;;
         bench) echo python3 fio ;;
         fuzz) echo clang libclang-rt-dev ;;
