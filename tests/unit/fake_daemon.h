@@ -373,6 +373,8 @@ static void fake_answer(struct packet *packet)
         break;
     case WIRE_ATTACH:
         return fake_attach(header, (void *)packet->body);
+    case WIRE_ALLOC:
+        return fake_attach(header, &(struct wire_attach_request){.access = HBM_RW, .name = "b0"});
     case WIRE_ATTACH_MODEL:
         return fake_model(header, false);
     case WIRE_PUBLISH:

@@ -22,7 +22,7 @@ static struct {
     _Atomic unsigned n; /* waits queued on the only stream */
     CUresult refuses_waits;
     int capturing;
-    _Atomic unsigned mapped;
+    _Atomic unsigned mapped, synchronized;
 } gpu;
 
 static bool gate_is_open(unsigned i)
@@ -44,7 +44,7 @@ struct CUevent_st {
 
 static CUresult zero_device_count(int *n) { return *n = 1, 0; }
 static CUresult zero_device_get(CUdevice *device, int i) { return *device = i, 0; }
-static CUresult zero_uuid(CUuuid *uuid, CUdevice device) { return (void)device, memset(uuid, 0, sizeof(*uuid)), 0; }
+static CUresult zero_uuid(CUuuid *uuid, CUdevice device) { return memset(uuid, device, sizeof(*uuid)), 0; }
 static CUresult zero_peer(int *can, CUdevice a, CUdevice b) { return (void)a, (void)b, *can = 0, 0; }
 static CUresult zero_retain(CUcontext *context, CUdevice device) { return (void)device, *context = (CUcontext)&gpu, 0; }
 static CUresult zero_current(CUcontext *context) { return *context = (CUcontext)&gpu, 0; }
@@ -125,6 +125,13 @@ static CUresult zero_event_destroy(CUevent event)
     return 0;
 }
 
+static CUresult zero_stream_synchronize(CUstream stream)
+{
+    MUST(stream == (CUstream)&gpu && gpu.mapped);
+    gpu.synchronized++;
+    return 0;
+}
+
 static CUresult zero_capturing(CUstream stream, int *status)
 {
     (void)stream;
@@ -177,6 +184,7 @@ const struct cuda_driver *__wrap_cuda_driver(void)
         .event_query = zero_event_query,
         .event_synchronize = zero_event_synchronize,
         .event_destroy = zero_event_destroy,
+        .stream_synchronize = zero_stream_synchronize,
         .stream_is_capturing = zero_capturing,
         .stream_wait_value = zero_wait_value,
         .host_register = zero_register,
@@ -480,6 +488,33 @@ static void a_models_groups_can_be_locked_so(void **state)
     hbm_close(session);
 }
 
+/* By the symbols that torch's pluggable allocator takes. */
+static void torch_has_the_gpu_of_its_number_and_gives_back_when_the_streams_work_is_done(void **state)
+{
+    hbm_session *session = open_with(0);
+    hbm_claim *claim;
+
+    (void)state;
+    assert_int_equal(hbm_claim_session(session, &claim), 0);
+    assert_int_equal(hbm_torch_use(claim, "g"), 0);
+    assert_null(hbm_torch_alloc(BYTES, 1, &gpu));
+    assert_non_null(strstr(hbm_last_error_detail(), "device 1 of this process is none"));
+    void *pointer = hbm_torch_alloc(BYTES, 0, &gpu);
+    assert_non_null(pointer);
+    assert_int_equal(gpu.mapped, 1);
+    assert_int_equal(hbm_torch_use(NULL, NULL), 0);
+    hbm_claim_unref(claim); /* the memory keeps its session */
+    assert_int_equal(hbm_torch_unlock("g", (void *[]){NULL}, 1), 0);
+    assert_int_equal(hbm_torch_unlock("g", NULL, 0), HBM_E_INVALID);
+    assert_int_equal(hbm_torch_lock("another", 0), 0);
+    assert_int_equal(hbm_torch_lock("g", 0), 0);
+    hbm_torch_free(pointer, BYTES, 0, &gpu);
+    assert_int_equal(gpu.synchronized, 1);
+    assert_int_equal(gpu.mapped, 0);
+    assert_int_equal(fake.detached, 1);
+    assert_int_equal(fake.byes, 1);
+}
+
 #define CASE(name) cmocka_unit_test_setup_teardown(name, start, stop_fake)
 
 int main(void)
@@ -496,6 +531,7 @@ int main(void)
         CASE(where_no_stream_can_wait_the_cpu_does),
         CASE(what_cannot_be_is_refused_and_nothing_is_asked),
         CASE(a_models_groups_can_be_locked_so),
+        CASE(torch_has_the_gpu_of_its_number_and_gives_back_when_the_streams_work_is_done),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
