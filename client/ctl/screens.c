@@ -421,15 +421,30 @@ void show_sessions(const struct cli *cli, const cJSON *sessions)
     grid_end(&grid, cli);
 }
 
-/* "3", or "3 of 8" where there is a limit. */
-static void thing_cell(struct grid *grid, const cJSON *thing)
+static const cJSON *thing_of(const cJSON *account, const char *name)
 {
-    const char *name = cJSON_GetStringValue(member(thing, "thing"));
-    bool bytes = name && strstr(name, "bytes");
+    const cJSON *thing;
+
+    cJSON_ArrayForEach(thing, member(account, "things"))
+    {
+        const char *is = cJSON_GetStringValue(member(thing, "thing"));
+        if (is && !strcmp(is, name))
+            return thing;
+    }
+    return NULL;
+}
+
+/* "3", or "3 of 8" where there is a limit; "-" where the daemon, of another version, counts no such thing. */
+static void thing_cell(struct grid *grid, const cJSON *account, const char *name)
+{
+    const cJSON *thing = thing_of(account, name);
+    bool bytes = strstr(name, "bytes");
     char used[UNITS_TEXT], limit[UNITS_TEXT];
 
     const char *(*text)(double, char *) = bytes ? units_bytes : units_number;
-    if (cJSON_IsNumber(member(thing, "limit")))
+    if (!thing)
+        grid_cell(grid, "-");
+    else if (cJSON_IsNumber(member(thing, "limit")))
         grid_cell(grid, "%s of %s", text(number(thing, "used"), used), text(number(thing, "limit"), limit));
     else
         grid_cell(grid, "%s", text(number(thing, "used"), used));
@@ -439,7 +454,9 @@ void show_accounts(const struct cli *cli, const cJSON *accounts)
 {
     static const char *const titles[] = {"LISTENER", ">UID",      ">DEVICE",   ">HOST",   ">DISK", ">BUFFERS", ">OBJECTS",
                                          ">OBSERVED", ">SESSIONS", ">LEASES", ">OPS",  ">UNREAD",  ">FDS",     NULL};
-    const cJSON *row, *thing;
+    static const char *const things[] = {"device_bytes", "host_bytes", "disk_bytes", "buffers",     "objects",   "observations",
+                                         "sessions",     "leases",     "ops",        "queue_bytes", "unread_fds"};
+    const cJSON *row;
     struct grid grid;
 
     grid_begin(&grid, titles);
@@ -450,7 +467,8 @@ void show_accounts(const struct cli *cli, const cJSON *accounts)
             grid_cell(&grid, "all");
         else
             grid_member(&grid, row, "uid");
-        cJSON_ArrayForEach(thing, member(row, "things")) thing_cell(&grid, thing);
+        for (unsigned i = 0; i < sizeof(things) / sizeof(things[0]); i++)
+            thing_cell(&grid, row, things[i]);
     }
     grid_end(&grid, cli);
 }

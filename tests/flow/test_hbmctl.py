@@ -3,6 +3,7 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 
 import pytest
@@ -274,6 +275,24 @@ def test_control_characters_in_a_name_never_reach_the_terminal(shared):
     if result.returncode == 0:
         assert "\u009b" not in ctl_done(shared, "ls")
         shared.rpc("hbm.free", {"sel": name})
+
+
+def test_an_account_is_shown_by_what_its_things_are_called(tmp_path):
+    """By a daemon of another version, which counts others and in another order."""
+    things = [{"thing": "ops", "used": 7, "limit": 8}, {"thing": "fads", "used": 9, "limit": None}]
+    answer = {"jsonrpc": "2.0", "id": 1, "result": [{"listener": "main", "uid": 5, "things": things}] * 2}
+    with socket.socket(socket.AF_UNIX) as server:
+        server.settimeout(20)
+        server.bind(str(tmp_path / "control.sock"))
+        server.listen()
+        with subprocess.Popen([BUILD / "hbmctl", "--runtime-dir", tmp_path, "accounts"], stdout=subprocess.PIPE, text=True) as shown:
+            with server.accept()[0] as link:
+                link.recv(65536)
+                link.sendall(json.dumps(answer).encode() + b"\n")
+            titles, first, second = shown.stdout.read().splitlines()
+    assert shown.returncode == 0 and first == second
+    assert dict(zip(titles.split(), first.replace(" of ", "/").split())) == {
+        "LISTENER": "main", "UID": "5", "OPS": "7/8", **{title: "-" for title in titles.split() if title not in ("LISTENER", "UID", "OPS")}}
 
 
 def test_bytes_that_are_no_text_reach_neither_the_terminal_nor_the_json(shared):
