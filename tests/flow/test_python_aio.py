@@ -1,6 +1,7 @@
 """The Python package in an event loop: calls are awaited, and the loop goes on meanwhile."""
 import asyncio
 import gc
+import socket
 
 import pytest
 
@@ -57,6 +58,8 @@ def test_a_model_sleeps_and_wakes(shared):
         await hbm.aio.lock(model)
         with pytest.raises(hbm.NotFound):
             await session.wake("another")
+        with pytest.raises(hbm.NoDaemon, match="control.sock"):
+            hbm.rpc.call("/nowhere", "hbm.models", {}, 1)
         return before.keys() == model.keys()
 
     assert run(shared, work)
@@ -95,3 +98,11 @@ def test_a_cancelled_task_cancels_its_operation(shared, session):
 
     run(shared, work)
     assert row_of(shared, "w")["tier"] == "device" and len(holder.numpy()) == 1 << 20
+
+
+def test_a_daemon_that_does_not_answer_in_time_is_said_so(tmp_path):
+    with socket.socket(socket.AF_UNIX) as silent:
+        silent.bind(str(tmp_path / "control.sock"))
+        silent.listen()
+        with pytest.raises(hbm.Timeout, match="hbm.models has not ended in 0.05 s"):
+            hbm.rpc.call(tmp_path, "hbm.models", {}, 0.05)

@@ -6,7 +6,7 @@ import os
 import socket
 from typing import Any
 
-from .errors import NoDaemon, error_of
+from .errors import NoDaemon, Timeout, error_of
 
 
 def call(runtime_dir: str | os.PathLike | None, method: str, params: dict, timeout: float | None) -> Any:
@@ -19,8 +19,11 @@ def call(runtime_dir: str | os.PathLike | None, method: str, params: dict, timeo
         except OSError as failure:
             raise NoDaemon(f"{path}: {failure}; is hbmd running, and may this user connect?") from None
         control.sendall(json.dumps({"jsonrpc": "2.0", "id": 1, "method": method, "params": params}).encode() + b"\n")
-        with control.makefile("rb") as lines:
-            answer = json.loads(lines.readline() or "{}")
+        try:
+            with control.makefile("rb") as lines:
+                answer = json.loads(lines.readline() or "{}")
+        except socket.timeout:  # TimeoutError from Python 3.10 on
+            raise Timeout(f"{method} has not ended in {timeout} s, and goes on; see `hbmctl ops`") from None
     if "result" in answer:
         return answer["result"]
     error = answer.get("error", {"code": 0, "message": f"{path} was closed before it answered"})
