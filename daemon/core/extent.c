@@ -6,6 +6,7 @@
 #include <stdlib.h>
 
 #include "daemon/base/cleanup.h"
+#include "daemon/core/farewell.h"
 #include "daemon/core/host_pool.h"
 #include "daemon/core/ledger.h"
 #include "daemon/core/packing.h"
@@ -17,25 +18,6 @@ struct extent *extent_ref(struct extent *extent)
 {
     extent->refs++;
     return extent;
-}
-
-static void told_worker(struct job *job)
-{
-    free(job);
-}
-
-/* Nobody waits for the answer: should it fail, the worker is dead and all that it held with it. */
-void extent_end_in_worker(struct core *core, const struct device *device, struct job *job,
-                          enum job_extent_kind kind, uint64_t token)
-{
-    if (!job || !device->worker_pid) {
-        free(job);
-        return;
-    }
-    *job = (struct job){.opcode = JOB_DESTROY, .device = device->index, .done = told_worker, .reply_fd = -1};
-    job->request.destroy.token = token;
-    job->request.destroy.kind = kind;
-    core->env.submit(core->env.context, job);
 }
 
 /* A cuda-ipc block is no fd, and a host extent may be mapped there. */
@@ -97,12 +79,12 @@ struct extent *extent_unref(struct extent *extent)
     if (host_pool_put(extent))
         extent->device->used[extent->tier] += extent->size; /* and goes on being used, there */
     else if (!extent->lost && core->env.unstore)
-        extent_end_in_worker(core, extent->device, TAKE_PTR(extent->farewell), extent->kind, extent->token);
+        farewells_say(core, &extent->farewells, extent->kind, extent->token);
     struct room room = room_of(extent);
     int fd = TAKE_FD(extent->fd);
     fd_close(extent->fd_to_read);
     packing_unref(extent->packing);
-    free(extent->farewell);
+    farewells_clear(&extent->farewells);
     account_unref(extent->account); /* the room is charged to it until it is free */
     free(extent);
     room_release_with(&room, fd);
@@ -155,7 +137,8 @@ void extent_describe(const struct extent *extent, struct job *job, struct job_ex
     job->share = account_share(extent->account); /* of several the last: who pays for the target */
     *wire = (struct job_extent){
         .kind = extent->kind, .encrypted = extent->spill_key != 0, .size = extent->size, .token = extent->token};
-    if (extent->kind == JOB_EXTENT_HOST && extent->device->index != job->device)
+    if (extent->kind == JOB_EXTENT_HOST && extent->device->index != job->device &&
+        !farewells_reach(&extent->farewells, job->device))
         wire->token = 0; /* it would stay mapped in a worker that is not told of its end */
     if (extent->fd >= 0)
         job->fds[job->n_fds++] = extent->fd;
@@ -183,7 +166,7 @@ static bool take_identity(struct extent *extent, uint64_t id)
 {
     struct core *core = extent->core;
 
-    if (is_known_to_worker(extent) && !(extent->farewell = calloc(1, sizeof(*extent->farewell))))
+    if (is_known_to_worker(extent) && !farewells_add(&extent->farewells, extent->device))
         return false;
     if (!id)
         extent->id = idmap_add(&core->ids, ID_EXTENT, extent);
@@ -208,9 +191,10 @@ struct extent *extent_new(struct core *core, uint64_t id, struct device *device,
                               .size = size,
                               .fd = fd,
                               .fd_to_read = -1};
+    list_init(&extent->farewells);
     if (!take_identity(extent, id)) {
         account_unref(account);
-        free(extent->farewell);
+        farewells_clear(&extent->farewells);
         free(extent);
         return NULL;
     }

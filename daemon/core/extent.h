@@ -29,7 +29,7 @@ struct extent {
     bool stored; /* a copy of fd is with whoever outlives us */
     bool is_object; /* and the account pays for it there */
     bool lost;   /* what it held is gone (cuda-ipc after its worker's death; an fd missing after a restart) */
-    struct job *farewell; /* tells the worker of its end, with or without memory; NULL where it need not know */
+    struct list farewells; /* farewell.h: to the workers that know its token */
     uint64_t visit; /* the last of core->visits that came by */
     bool uncounted; /* lost with nothing left of it: neither tier nor account pay for it any more */
 };
@@ -83,6 +83,7 @@ struct extent_create {
     uint64_t again_until_ms; /* what is being given back is waited for; 0: nothing was short yet */
     int pooled_fd; /* from the host pool; -1: none */
     uint64_t pooled_token;
+    struct list pooled_farewells;
 };
 /* create->done follows exactly once, possibly before this returns. */
 void extent_create_start(struct extent_create *create);
@@ -93,9 +94,6 @@ void extent_create_finish(struct extent_create *create, int fd);
 void extent_create_cancel(struct extent_create *create);
 /* Memory came free: tries those that wait, oldest first. Fired by core->memory_timer, never from within a release. */
 void extent_create_retry(struct timer *timer);
-/* The worker is told, if there is one, that what it knows by that token has ended. Takes the job. */
-void extent_end_in_worker(struct core *core, const struct device *device, struct job *farewell,
-                          enum job_extent_kind kind, uint64_t token);
 /* Its copy is with the store: the account pays for that, whatever its limit. */
 void extent_count_stored(struct extent *extent);
 /* Nothing is left of it: its room is free. */

@@ -5,6 +5,7 @@
 
 #include "daemon/base/cleanup.h"
 #include "daemon/core/extent.h"
+#include "daemon/core/farewell.h"
 #include "daemon/core/health.h"
 #include "daemon/core/host_pool.h"
 #include "daemon/core/ledger.h"
@@ -168,6 +169,7 @@ static bool make_extent(struct extent_create *create, int fd, uint64_t token)
         extent_new(create->core, 0, create->device, create->account, create->tier, create->kind, create->size, fd);
 
     if (!extent) {
+        farewells_say(create->core, &create->pooled_farewells, create->kind, create->pooled_token);
         fd_close(fd);
         snprintf(create->detail, sizeof(create->detail), "the owner is out of memory for its own tables");
         if (create->kind == JOB_EXTENT_CUDA_IPC)
@@ -179,6 +181,10 @@ static bool make_extent(struct extent_create *create, int fd, uint64_t token)
     extent->is_object = create->is_object;
     if (token)
         extent->token = token;
+    if (!list_empty(&create->pooled_farewells)) {
+        farewells_clear(&extent->farewells);
+        list_move_all(&extent->farewells, &create->pooled_farewells);
+    }
     if (create->kind == JOB_EXTENT_DISK && create->core->encrypts_spill)
         extent->spill_key = create->core->spill_key;
     memcpy(extent->ipc_handle, create->job.reply.create.ipc_handle, sizeof(extent->ipc_handle));
@@ -317,6 +323,7 @@ void extent_create_start(struct extent_create *create)
 
     list_init(&create->node);
     list_init(&create->timer.node);
+    list_init(&create->pooled_farewells);
     create->timer.at_ms = 0;
     create->timer.fire = create_waited_out;
     create->extent = NULL;

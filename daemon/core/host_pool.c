@@ -3,6 +3,7 @@
 #include <stdlib.h>
 
 #include "daemon/base/cleanup.h"
+#include "daemon/core/farewell.h"
 #include "daemon/core/host_ahead.h"
 #include "daemon/core/room.h"
 
@@ -15,7 +16,7 @@ struct pooled {
     struct device *device;
     struct owner owner;
     uint64_t size, token, until_ms;
-    struct job *farewell;
+    struct list farewells; /* farewell.h */
     uint64_t visit; /* the last of core->visits that counted it */
     int fd;
 };
@@ -53,8 +54,8 @@ bool host_pool_put(struct extent *extent)
                               .size = extent->size,
                               .token = extent->token,
                               .until_ms = core_now(core) + KEEP_MS,
-                              .farewell = TAKE_PTR(extent->farewell),
                               .fd = TAKE_FD(extent->fd)};
+    list_move_all(&pooled->farewells, &extent->farewells);
     extent->device->pooled += extent->size;
     list_append(&core->host_pool, &pooled->node);
     if (!core->host_pool_timer.at_ms)
@@ -74,7 +75,7 @@ static void drop(struct core *core, struct pooled *pooled)
     struct room room = {core, pooled->device, NULL, HBM_TIER_HOST, pooled->size};
 
     unlist(pooled);
-    extent_end_in_worker(core, pooled->device, pooled->farewell, JOB_EXTENT_HOST, pooled->token);
+    farewells_say(core, &pooled->farewells, JOB_EXTENT_HOST, pooled->token);
     room_release_with(&room, TAKE_FD(pooled->fd));
     free(pooled);
 }
@@ -91,7 +92,7 @@ bool host_pool_take(struct extent_create *create)
         unlist(pooled);
         create->pooled_fd = pooled->fd;
         create->pooled_token = pooled->token;
-        free(pooled->farewell); /* the new extent has one of its own */
+        list_move_all(&create->pooled_farewells, &pooled->farewells);
         free(pooled);
         return true;
     }
@@ -157,7 +158,7 @@ void host_pool_clear(struct core *core)
     while ((first = oldest(core))) {
         unlist(first);
         fd_close(first->fd);
-        free(first->farewell);
+        farewells_clear(&first->farewells);
         free(first);
     }
     list_for_each (node, &core->devices)

@@ -9,6 +9,7 @@
 
 #include "daemon/base/cleanup.h"
 #include "daemon/base/log.h"
+#include "daemon/core/farewell.h"
 #include "daemon/core/peer.h"
 #include "daemon/core/room.h"
 #include "daemon/core/tier.h"
@@ -162,6 +163,8 @@ static void describe_part(struct part *part, struct device *device, uint64_t off
     struct job_copy_request *copy = &job->request.copy;
 
     part->device = device;
+    if (device->is_cuda) /* mapping it takes longer than the copy: it stays mapped there, too */
+        farewells_add(plan->tier == HBM_TIER_DEVICE ? &plan->source->farewells : &plan->target->farewells, device);
     *job = (struct job){.opcode = JOB_COPY, .device = device->index, .progress = part_progress, .done = part_done, .reply_fd = -1};
     extent_describe(plan->source, job, &copy->source);
     extent_describe(plan->target, job, &copy->target);

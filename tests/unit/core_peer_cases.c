@@ -320,6 +320,48 @@ static void a_large_copy_goes_over_both_links_with_one_checksum(void **state)
     world_check_books(&w);
 }
 
+static const struct job_copy_request *copy_of(const struct device *device)
+{
+    list_for_each (node, &w.jobs) {
+        const struct job *job = list_entry(node, struct job, node);
+        if (job->opcode == JOB_COPY && job->device == device->index)
+            return &job->request.copy;
+    }
+    fail_msg("device %u has no copy to make", device->index);
+    return NULL;
+}
+
+static void a_neighbour_keeps_the_host_memory_mapped_until_it_is_told_of_its_end(void **state)
+{
+    (void)state;
+    uint64_t token = 0;
+
+    w.device->is_cuda = w.peer->is_cuda = true;
+    large();
+    for (unsigned i = 0; i < 3; i++) {
+        struct ask *question = ask(&w, alice, NULL);
+        w.hold = true;
+        verb_offload(w.core, &question->call, "w", HBM_TIER_HOST, false);
+        world_run(&w);
+        if (!i)
+            world_step(&w); /* the host memory is made */
+        world_run(&w);
+        assert_int_not_equal(copy_of(w.peer)->target.token, 0);
+        assert_int_equal(copy_of(w.peer)->target.token, copy_of(w.device)->target.token);
+        if (i)
+            assert_int_equal(copy_of(w.peer)->target.token, token);
+        token = copy_of(w.peer)->target.token;
+        w.hold = false;
+        assert_int_equal(links_of(op_of(&w, question)), 2);
+        assert_int_equal(links_of(restore(&w, "w")), 2);
+    }
+    assert_int_equal(w.ran[JOB_DESTROY], 0);
+    world_pass(&w, 61000);
+    assert_int_equal(w.ran[JOB_DESTROY], 2);
+    assert_int_equal(w.device->pooled, 0);
+    world_check_books(&w);
+}
+
 static void a_neighbour_that_cannot_help_is_left_alone(void **state)
 {
     (void)state;
@@ -494,6 +536,7 @@ int core_peer_cases(void)
         CASE(what_lies_with_a_peer_goes_when_that_one_wants_the_room),
         CASE(cuda_ipc_memory_lies_there_as_plain_memory_and_comes_back_as_it_was),
         CASE(a_large_copy_goes_over_both_links_with_one_checksum),
+        CASE(a_neighbour_keeps_the_host_memory_mapped_until_it_is_told_of_its_end),
         CASE(a_neighbour_that_cannot_help_is_left_alone),
         CASE(what_a_neighbour_fails_to_copy_goes_over_the_own_link),
         CASE(a_neighbours_room_is_taken_while_it_helps),
