@@ -1,18 +1,28 @@
 #include "daemon/core/transfer_parts.h"
 
 #include <inttypes.h>
+#include <search.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "daemon/base/cleanup.h"
 #include "daemon/core/names.h"
 #include "daemon/core/session.h"
 
-/* A range, and the buffer it was checked against. */
-struct piece {
-    struct wire_range range;
-    struct buffer *buffer;
+#define PART_RANGES 65536u /* of a part: the list of a job is written in one turn of the loop */
+
+struct transfer_run {
+    uint64_t buffer; /* id */
+    uint32_t from;   /* the first range of it */
+};
+
+/* A node of the index. */
+struct transfer_place {
+    const struct extent *extent;
+    bool encoded;
+    size_t part;
 };
 
 __attribute__((format(printf, 3, 4))) static int refuse(char *detail, int error, const char *format, ...)
@@ -63,14 +73,15 @@ static int check_bounds(const struct wire_range *range, const struct buffer *buf
     return 0;
 }
 
-static int check(struct core *core, const struct call *call, const struct wire_range *range, bool write,
-                 struct piece *piece, char *detail)
+static int check_buffer(struct core *core, const struct call *call, uint64_t id, bool write, struct buffer **found,
+                        char *detail)
 {
-    struct buffer *buffer = buffer_get(core, range->buffer);
+    struct buffer *buffer = buffer_get(core, id);
 
+    *found = buffer;
     if (!buffer || !buffer_visible(buffer, &call->who)) {
-        bool held = call->session && session_held(call->session, range->buffer);
-        return refuse(detail, held ? HBM_E_STALE : HBM_E_NOT_FOUND, "id:0x%016" PRIx64, range->buffer);
+        bool held = call->session && session_held(call->session, id);
+        return refuse(detail, held ? HBM_E_STALE : HBM_E_NOT_FOUND, "id:0x%016" PRIx64, id);
     }
     const struct model *model = buffer->model;
     if (write && model && model->state == MODEL_BUILDING && !is_builder(core, model, call->session))
@@ -80,134 +91,221 @@ static int check(struct core *core, const struct call *call, const struct wire_r
     if (write && buffer_lacks_scales(buffer))
         return refuse(detail, HBM_E_UNSUPPORTED, "id:0x%016" PRIx64 " is a private copy, without the scales it is encoded with",
                       buffer->id);
-    int error = write ? 0 : check_fill(core, call, buffer, detail);
-    if (!error)
-        error = check_bounds(range, buffer, detail);
-    *piece = (struct piece){*range, buffer};
-    return error;
+    return write ? 0 : check_fill(core, call, buffer, detail);
 }
 
 /* ---- Parts ---- */
 
-static bool is_encoded(const struct buffer *buffer)
+static int by_extent(const void *left, const void *right)
 {
-    return buffer->encoding.codec != HBM_CODEC_RAW;
+    const struct transfer_place *a = left, *b = right;
+
+    if (a->extent != b->extent)
+        return (uintptr_t)a->extent < (uintptr_t)b->extent ? -1 : 1;
+    return a->encoded - b->encoded;
 }
 
-static int compare(const void *left, const void *right)
+/* Where the extent's next range goes; a new one's part is past the last. NULL: memory is out. */
+static struct transfer_place *place_of(struct transfer_parts *parts, const struct extent *extent, bool encoded)
 {
-    const struct piece *a = left, *b = right;
-    uint64_t x = a->buffer->arena->id, y = b->buffer->arena->id;
+    struct transfer_place key = {.extent = extent, .encoded = encoded, .part = SIZE_MAX}, **found;
 
-    if (x != y)
-        return x < y ? -1 : 1;
-    if (is_encoded(a->buffer) != is_encoded(b->buffer))
-        return is_encoded(a->buffer) ? 1 : -1;
-    if (a->buffer->id != b->buffer->id)
-        return a->buffer->id < b->buffer->id ? -1 : 1;
+    if (parts->last && !by_extent(parts->last, &key))
+        return parts->last;
+    found = tfind(&key, &parts->index, by_extent);
+    if (found)
+        return *found;
+    struct transfer_place *place = malloc(sizeof(*place));
+    if (!place)
+        return NULL;
+    *place = key;
+    if (tsearch(place, &parts->index, by_extent))
+        return place;
+    free(place);
+    return NULL;
+}
+
+/* Room for one more in an array that has room for a power of two. */
+static bool grow(void **array, size_t n, size_t size)
+{
+    if (n & (n - 1))
+        return true;
+    void *more = reallocarray(*array, n ? 2 * n : 1, size);
+    if (more)
+        *array = more;
+    return more;
+}
+
+static bool is_full(const struct transfer_part *part)
+{
+    return !part->encoded && part->n == PART_RANGES;
+}
+
+static struct transfer_part *new_part(struct transfer_parts *parts, struct transfer_place *place, const struct buffer *buffer, bool write)
+{
+    bool first = place->part == SIZE_MAX;
+
+    if (!grow((void **)&parts->at, parts->n, sizeof(*parts->at)))
+        return NULL;
+    place->part = parts->n++;
+    struct transfer_part *part = &parts->at[place->part];
+    *part = (struct transfer_part){.arena = buffer->arena->id,
+                                   .extent = extent_ref(buffer->arena->extent),
+                                   .encoded = place->encoded,
+                                   .fills = !write,
+                                   .hold = first && !write && !buffer->model};
+    return part;
+}
+
+static struct transfer_part *part_of(struct transfer_parts *parts, const struct buffer *buffer, bool write)
+{
+    struct transfer_place *place = place_of(parts, buffer->arena->extent, buffer->encoding.codec != HBM_CODEC_RAW);
+
+    if (!place)
+        return NULL;
+    parts->last = place;
+    if (place->part == SIZE_MAX || is_full(&parts->at[place->part]))
+        return new_part(parts, place, buffer, write);
+    return &parts->at[place->part];
+}
+
+/* Where an encoded buffer lies once it is decoded is known when all of its arena's are. */
+static bool add(struct transfer_part *part, const struct buffer *buffer, const struct wire_range *range)
+{
+    if (part->encoded && (!part->n_runs || part->runs[part->n_runs - 1].buffer != buffer->id)) {
+        if (!grow((void **)&part->runs, part->n_runs, sizeof(*part->runs)))
+            return false;
+        part->runs[part->n_runs++] = (struct transfer_run){buffer->id, part->n};
+    }
+    if (!grow((void **)&part->ranges, part->n, sizeof(*part->ranges)))
+        return false;
+    part->ranges[part->n++] = (struct job_range){
+        .extent_offset = (part->encoded ? 0 : buffer->offset) + range->buffer_offset,
+        .file_offset = range->file_offset,
+        .bytes = range->bytes,
+    };
+    part->bytes += range->bytes;
+    return true;
+}
+
+int transfer_parts_add(struct core *core, const struct call *call, const struct wire_range *ranges, uint32_t n,
+                       bool write, struct transfer_parts *parts, char *detail)
+{
+    struct transfer_part *part = NULL;
+    struct buffer *buffer = NULL;
+
+    for (uint32_t i = 0; i < n; i++) {
+        int error = 0;
+        if (!buffer || buffer->id != ranges[i].buffer) {
+            error = check_buffer(core, call, ranges[i].buffer, write, &buffer, detail);
+            part = NULL;
+        }
+        if (!error)
+            error = check_bounds(&ranges[i], buffer, detail);
+        if (error)
+            return error;
+        if (!ranges[i].bytes)
+            continue;
+        if (!part || is_full(part))
+            part = part_of(parts, buffer, write);
+        if (!part || !add(part, buffer, &ranges[i]))
+            return refuse(detail, HBM_E_NO_MEMORY, "the owner is out of memory for its own tables");
+    }
     return 0;
 }
 
-static bool same_part(const struct piece *a, const struct piece *b)
-{
-    return a->buffer->arena == b->buffer->arena && is_encoded(a->buffer) == is_encoded(b->buffer);
-}
+/* ---- When all are in ---- */
 
-/* Where a buffer lies once it is decoded. */
-struct decoded {
-    uint64_t buffer, offset;
-};
-
-static int compare_decoded(const void *left, const void *right)
+static int compare_runs(const void *left, const void *right)
 {
-    uint64_t a = ((const struct decoded *)left)->buffer, b = ((const struct decoded *)right)->buffer;
+    uint64_t a = ((const struct transfer_run *)left)->buffer, b = ((const struct transfer_run *)right)->buffer;
 
     return (a > b) - (a < b);
 }
 
-/* A plan's placements by id, as the pieces of a part are. NULL: memory is out. */
-static struct decoded *decoded_by_id(const struct plan *plan)
+/* Each encoded buffer once, raw. */
+static int plan_decode(struct core *core, struct arena *arena, struct transfer_part *part)
 {
-    struct decoded *decoded = calloc(plan->n_placements + 1, sizeof(*decoded));
+    _cleanup_free_ struct transfer_run *runs = calloc(part->n_runs, sizeof(*runs));
+    _cleanup_free_ struct recode *recodes = calloc(part->n_runs, sizeof(*recodes));
+    size_t n = 0;
 
-    for (size_t i = 0; decoded && i < plan->n_placements; i++)
-        decoded[i] = (struct decoded){plan->placements[i].buffer, plan->placements[i].offset};
-    if (decoded)
-        qsort(decoded, plan->n_placements, sizeof(*decoded), compare_decoded);
-    return decoded;
-}
-
-/* Each encoded buffer of the pieces once, raw. */
-static int plan_decode(struct transfer_part *part, const struct piece *pieces, uint32_t n)
-{
-    _cleanup_free_ struct recode *recodes = calloc(n, sizeof(*recodes));
-    size_t m = 0;
-
-    if (!recodes)
+    if (!runs || !recodes)
         return HBM_E_NO_MEMORY;
-    for (uint32_t i = 0; i < n; i++) {
-        const struct buffer *buffer = pieces[i].buffer;
-        if (!m || recodes[m - 1].buffer != buffer->id)
-            recodes[m++] = (struct recode){.buffer = buffer->id,
+    memcpy(runs, part->runs, part->n_runs * sizeof(*runs));
+    qsort(runs, part->n_runs, sizeof(*runs), compare_runs);
+    for (uint32_t i = 0; i < part->n_runs; i++) {
+        const struct buffer *buffer = buffer_get(core, runs[i].buffer);
+        if (!buffer)
+            return HBM_E_STALE;
+        if (!n || recodes[n - 1].buffer != buffer->id)
+            recodes[n++] = (struct recode){.buffer = buffer->id,
                                            .encoding = {.codec = HBM_CODEC_RAW, .stored = (uint8_t)buffer->dtype}};
     }
-    return plan_recode(&part->decode, pieces[0].buffer->arena, recodes, m, true);
+    return plan_recode(&part->decode, arena, recodes, n, true);
 }
 
-static int make_part(struct transfer_part *part, const struct piece *pieces, uint32_t n, bool write)
+static int compare_placements(const void *left, const void *right)
 {
-    const struct arena *arena = pieces[0].buffer->arena;
-    const struct model *model = pieces[0].buffer->model;
-    bool decode = is_encoded(pieces[0].buffer);
+    uint64_t a = ((const struct transfer_run *)left)->buffer, b = ((const struct placement *)right)->buffer;
 
-    *part = (struct transfer_part){
-        .arena = arena->id, .extent = extent_ref(arena->extent), .n = n, .hold = !write && !model};
-    part->ranges = calloc(n, sizeof(*part->ranges));
-    if (!part->ranges || (decode && plan_decode(part, pieces, n)))
+    return (a > b) - (a < b);
+}
+
+static int sort_placements(const void *left, const void *right)
+{
+    uint64_t a = ((const struct placement *)left)->buffer, b = ((const struct placement *)right)->buffer;
+
+    return (a > b) - (a < b);
+}
+
+/* Each range to where its buffer lies once it is decoded. */
+static int place_ranges(struct transfer_part *part)
+{
+    size_t n = part->decode.n_placements;
+    _cleanup_free_ struct placement *sorted = calloc(n + 1, sizeof(*sorted));
+
+    if (!sorted)
         return HBM_E_NO_MEMORY;
-    _cleanup_free_ struct decoded *decoded = decoded_by_id(&part->decode);
-    size_t at = 0;
-    if (!decoded)
-        return HBM_E_NO_MEMORY;
-    for (uint32_t i = 0; i < n; i++) {
-        const struct buffer *buffer = pieces[i].buffer;
-        while (decode && decoded[at].buffer != buffer->id) /* both by id, and each buffer is there */
-            at++;
-        uint64_t start = decode ? decoded[at].offset : buffer->offset;
-        part->ranges[i] = (struct job_range){
-            .extent_offset = start + pieces[i].range.buffer_offset,
-            .file_offset = pieces[i].range.file_offset,
-            .bytes = pieces[i].range.bytes,
-        };
-        part->bytes += pieces[i].range.bytes;
+    memcpy(sorted, part->decode.placements, n * sizeof(*sorted));
+    qsort(sorted, n, sizeof(*sorted), sort_placements);
+    for (uint32_t i = 0; i < part->n_runs; i++) {
+        const struct placement *placement = bsearch(&part->runs[i], sorted, n, sizeof(*sorted), compare_placements);
+        uint32_t end = i + 1 < part->n_runs ? part->runs[i + 1].from : part->n;
+        if (!placement)
+            return HBM_E_STALE;
+        for (uint32_t j = part->runs[i].from; j < end; j++)
+            part->ranges[j].extent_offset += placement->offset;
     }
     return 0;
 }
 
-int transfer_parts_make(struct core *core, const struct call *call, const struct wire_range *ranges, uint32_t n,
-                        bool write, struct transfer_parts *parts, char *detail)
+/* What is written out is written as it was; what is filled or decoded has to be there still. */
+static int finish(struct core *core, struct transfer_part *part, char *detail)
 {
-    _cleanup_free_ struct piece *pieces = calloc((size_t)n + 1, sizeof(*pieces));
-    uint32_t m = 0, from = 0;
+    struct arena *arena = part->encoded || part->fills ? arena_get(core, part->arena) : NULL;
+    int error = 0;
 
-    *parts = (struct transfer_parts){.at = calloc((size_t)n + 1, sizeof(*parts->at))};
-    if (!pieces || !parts->at)
-        return refuse(detail, HBM_E_NO_MEMORY, "the owner is out of memory for its own tables");
-    for (uint32_t i = 0; i < n; i++) {
-        int error = check(core, call, &ranges[i], write, &pieces[m], detail);
-        if (error)
-            return error;
-        m += ranges[i].bytes > 0;
-    }
-    qsort(pieces, m, sizeof(*pieces), compare);
-    for (uint32_t i = 1; i <= m; i++) {
-        if (i < m && same_part(&pieces[from], &pieces[i]))
-            continue;
-        if (make_part(&parts->at[parts->n++], &pieces[from], i - from, write))
-            return refuse(detail, HBM_E_NO_MEMORY, "the owner is out of memory for its own tables");
-        from = i;
-    }
-    return 0;
+    if (!part->encoded && !part->fills)
+        return 0;
+    if (!arena)
+        return refuse(detail, HBM_E_STALE, "an arena of the operation was freed meanwhile");
+    if (arena->extent != part->extent)
+        return refuse(detail, HBM_E_BUSY, "%.200s was moved or recoded while the ranges were looked at", arena->group);
+    if (part->encoded && !(error = plan_decode(core, arena, part)))
+        error = place_ranges(part);
+    return error == HBM_E_STALE ? refuse(detail, error, "a buffer of the operation was freed meanwhile")
+           : error              ? refuse(detail, error, "the owner is out of memory for its own tables")
+                                : 0;
+}
+
+int transfer_parts_finish(struct core *core, struct transfer_parts *parts, char *detail)
+{
+    int error = 0;
+
+    for (size_t i = 0; i < parts->n && !error; i++)
+        error = finish(core, &parts->at[i], detail);
+    return error;
 }
 
 void transfer_part_clear(struct transfer_part *part)
@@ -215,7 +313,9 @@ void transfer_part_clear(struct transfer_part *part)
     plan_clear(&part->decode);
     part->extent = extent_unref(part->extent);
     free(part->ranges);
+    free(part->runs);
     part->ranges = NULL;
+    part->runs = NULL;
 }
 
 void transfer_parts_clear(struct transfer_parts *parts)
@@ -223,5 +323,6 @@ void transfer_parts_clear(struct transfer_parts *parts)
     for (size_t i = 0; i < parts->n; i++)
         transfer_part_clear(&parts->at[i]);
     free(parts->at);
+    tdestroy(parts->index, free);
     *parts = (struct transfer_parts){0};
 }

@@ -1,9 +1,11 @@
 /* Transfer: ranges of buffers from or to the caller's open file, one arena after the other. A failure leaves a
- * half-filled buffer half filled: who was filling it throws it away. */
+ * half-filled buffer half filled: who was filling it throws it away. Many ranges are looked at some in each turn of the
+ * loop; the call is answered when all are, as if they were few. */
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 #include "daemon/base/cleanup.h"
 #include "daemon/base/fd_reserve.h"
@@ -13,9 +15,16 @@
 #include "daemon/core/verbs.h"
 #include "proto/memfd.h"
 
+#define RANGES_A_TURN 8192u /* a millisecond or two */
+#define TURN_MS 1
+
 struct transfer {
     struct core *core;
-    uint64_t op;
+    struct call *call; /* until all ranges are looked at */
+    struct wire_range *wanted; /* likewise; mapped */
+    uint32_t n_wanted, looked_at;
+    struct timer timer; /* the next turn */
+    uint64_t op;       /* 0: not needed so far */
     struct owner owner;
     struct account *account;
     int file, ranges; /* ranges: the running job's, sealed */
@@ -31,10 +40,17 @@ struct transfer {
 
 static void next_part(struct transfer *transfer);
 
+static void drop_wanted(struct transfer *transfer)
+{
+    if (transfer->n_wanted)
+        munmap(transfer->wanted, transfer->n_wanted * sizeof(*transfer->wanted));
+    transfer->n_wanted = 0;
+}
+
 static struct transfer *transfer_free(struct transfer *transfer)
 {
-    if (!transfer)
-        return NULL;
+    timer_stop(transfer->core, &transfer->timer);
+    drop_wanted(transfer);
     stage_clear(&transfer->stage);
     transfer_parts_clear(&transfer->parts);
     transition_clear(&transfer->hold);
@@ -43,7 +59,6 @@ static struct transfer *transfer_free(struct transfer *transfer)
     free(transfer);
     return NULL;
 }
-DEFINE_FREEP(struct transfer, transfer_free)
 
 static void end_transfer(struct transfer *transfer, int error, const char *detail)
 {
@@ -141,10 +156,26 @@ static void next_part(struct transfer *transfer)
     stage_start(&transfer->stage);
 }
 
+/* Whoever asked has not heard of the op, and now never will. */
+static void cancel_looking(struct transfer *transfer, struct op *op)
+{
+    struct call *call = TAKE_PTR(transfer->call);
+    char why[HBM_DETAIL_MAX];
+
+    memcpy(why, op->detail, sizeof(why));
+    op->quiet = true;
+    end_transfer(transfer, HBM_E_CANCELLED, why);
+    call_refuse(call, HBM_E_CANCELLED, "%s", why);
+}
+
 static void cancel_transfer(struct op *op)
 {
     struct transfer *transfer = op->state_of_verb;
 
+    if (transfer->call) {
+        cancel_looking(transfer, op);
+        return;
+    }
     transfer->cancelled = true;
     if (transfer->running)
         transfer->core->env.cancel(transfer->core->env.context, &transfer->job);
@@ -154,7 +185,11 @@ static void cancel_transfer(struct op *op)
 
 static void clear_transfer(struct op *op)
 {
-    transfer_free(op->state_of_verb);
+    struct transfer *transfer = op->state_of_verb;
+
+    if (transfer->call)
+        call_refuse(transfer->call, HBM_E_SHUTTING_DOWN, "the daemon ends");
+    transfer_free(transfer);
 }
 
 /* What is being filled is held in place; a model under construction is not moved by anyone. */
@@ -177,54 +212,113 @@ static int hold_arenas(struct transfer *transfer, char *detail)
     return error;
 }
 
-static int prepare(struct transfer *transfer, struct call *call, int file, const struct wire_range *ranges,
-                   uint32_t n, char *detail)
+static int make_op(struct transfer *transfer, char *detail)
 {
-    int error = transfer_parts_make(transfer->core, call, ranges, n, transfer->write, &transfer->parts, detail);
-
-    if (error)
-        return error;
-    transfer->uid = call->who.owner.uid;
-    transfer->account = account_of(transfer->core, call->who.owner);
-    error = transfer->account ? account_check_files(transfer->account, detail) : 0;
-    if (error)
-        return error;
-    transfer->file = fcntl(file, F_DUPFD_CLOEXEC, 3);
-    if (transfer->file < 0 || !transfer->account) {
-        bool ran_out = transfer->file < 0 && fd_ran_out(errno);
-        snprintf(detail, HBM_DETAIL_MAX, "the owner cannot keep the file open: %s", strerror(errno));
-        return ran_out ? HBM_E_LIMIT : HBM_E_SYSTEM;
-    }
-    return hold_arenas(transfer, detail);
-}
-
-void verb_transfer(struct core *core, struct call *call, int file, const struct wire_range *ranges, uint32_t n,
-                   bool write)
-{
-    _cleanup_(transfer_freep) struct transfer *transfer = calloc(1, sizeof(*transfer));
-    char detail[HBM_DETAIL_MAX] = "";
     int error = 0;
+    struct op *op = transfer->op ? NULL
+                                 : op_new(transfer->core, "transfer", &transfer->call->who, transfer->call->session, 0, &error, detail);
 
-    if (!transfer) {
-        call_refuse(call, HBM_E_NO_MEMORY, "the owner is out of memory for its own tables");
-        return;
-    }
-    *transfer = (struct transfer){.core = core, .owner = call->who.owner, .file = -1, .ranges = -1, .write = write};
-    transfer->hold.core = core;
-    error = prepare(transfer, call, file, ranges, n, detail);
-    struct op *op = error ? NULL : op_new(core, "transfer", &call->who, call->session, 0, &error, detail);
-    if (!op) {
-        transition_let_go(&transfer->hold);
-        call_refuse(call, error, "%s", detail);
-        return;
-    }
-    uint64_t id = op->id;
-    transfer->op = transfer->hold.op = id;
+    if (!op)
+        return error;
+    transfer->op = transfer->hold.op = op->id;
     op->state_of_verb = transfer;
     op->cancel = cancel_transfer;
     op->clear = clear_transfer;
+    return 0;
+}
+
+/* All ranges are looked at. */
+static int prepare(struct transfer *transfer, char *detail)
+{
+    int error = transfer_parts_finish(transfer->core, &transfer->parts, detail);
+
+    if (error)
+        return error;
+    transfer->uid = transfer->call->who.owner.uid;
+    transfer->account = account_of(transfer->core, transfer->call->who.owner);
+    if (!transfer->account) {
+        snprintf(detail, HBM_DETAIL_MAX, "the owner is out of memory for its own tables");
+        return HBM_E_NO_MEMORY;
+    }
+    error = account_check_files(transfer->account, detail);
+    if (!error)
+        error = hold_arenas(transfer, detail);
+    return error ? error : make_op(transfer, detail);
+}
+
+static void refuse(struct transfer *transfer, int error, const char *detail)
+{
+    struct op *op = transfer->op ? op_get(transfer->core, transfer->op) : NULL;
+    struct call *call = TAKE_PTR(transfer->call);
+
+    transition_let_go(&transfer->hold);
+    transfer_free(transfer);
+    if (op) {
+        op->clear = NULL;
+        op_free(op);
+    }
+    call_refuse(call, error, "%s", detail);
+}
+
+static void begin(struct transfer *transfer)
+{
+    struct core *core = transfer->core;
+    struct op *op = op_get(core, transfer->op);
+    struct call *call = TAKE_PTR(transfer->call);
+    uint64_t id = op->id;
+
+    drop_wanted(transfer);
     for (size_t i = 0; i < transfer->parts.n; i++)
         op->bytes_total += transfer->parts.at[i].bytes;
-    next_part(TAKE_PTR(transfer));
+    next_part(transfer);
     call_done(call, op_get(core, id));
+}
+
+/* From the second turn on it is an op: it counts as one, can be cancelled, and ends with its session. */
+static void look_at_some(struct timer *timer)
+{
+    struct transfer *transfer = container_of(timer, struct transfer, timer);
+    uint32_t left = transfer->n_wanted - transfer->looked_at, n = left < RANGES_A_TURN ? left : RANGES_A_TURN;
+    char detail[HBM_DETAIL_MAX] = "";
+    int error = transfer_parts_add(transfer->core, transfer->call, transfer->wanted + transfer->looked_at, n,
+                                   transfer->write, &transfer->parts, detail);
+
+    transfer->looked_at += n;
+    if (!error)
+        error = n < left ? make_op(transfer, detail) : prepare(transfer, detail);
+    if (error)
+        refuse(transfer, error, detail);
+    else if (n < left)
+        timer_arm(transfer->core, timer, TURN_MS);
+    else
+        begin(transfer);
+}
+
+void verb_transfer(struct core *core, struct call *call, int file, struct wire_range *ranges, uint32_t n, bool write)
+{
+    struct transfer *transfer = calloc(1, sizeof(*transfer));
+
+    if (!transfer) {
+        if (n)
+            munmap(ranges, n * sizeof(*ranges));
+        call_refuse(call, HBM_E_NO_MEMORY, "the owner is out of memory for its own tables");
+        return;
+    }
+    *transfer = (struct transfer){.core = core,
+                                  .call = call,
+                                  .wanted = ranges,
+                                  .n_wanted = n,
+                                  .owner = call->who.owner,
+                                  .file = fcntl(file, F_DUPFD_CLOEXEC, 3),
+                                  .ranges = -1,
+                                  .write = write};
+    list_init(&transfer->timer.node);
+    transfer->timer.fire = look_at_some;
+    transfer->hold.core = core;
+    if (transfer->file >= 0)
+        look_at_some(&transfer->timer);
+    else if (fd_ran_out(errno))
+        refuse(transfer, HBM_E_LIMIT, FD_RAN_OUT);
+    else
+        refuse(transfer, HBM_E_SYSTEM, "the owner cannot keep the file open");
 }

@@ -51,7 +51,8 @@ void verb_window(struct core *core, struct call *call, uint64_t lease, uint32_t 
 void verb_detach(struct core *core, struct call *call, uint64_t lease);
 void verb_free(struct core *core, struct call *call, uint64_t id);
 /* fds are borrowed; ranges valid until the verb returns. result: struct op */
-void verb_transfer(struct core *core, struct call *call, int file, const struct wire_range *ranges, uint32_t n, bool write);
+/* ranges: mapped by itself; taken. */
+void verb_transfer(struct core *core, struct call *call, int file, struct wire_range *ranges, uint32_t n, bool write);
 
 /* ---- Clients and operators; result: struct op, already running or ended ---- */
 

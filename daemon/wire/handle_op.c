@@ -174,7 +174,8 @@ void handle_transfer(struct link *link, const struct packet_header *header, stru
     struct pending *pending = pending_new(link, header->opcode, header->serial, begun);
     if (pending)
         verb_transfer(link->core, &pending->call, packet->fds[0], ranges, request->n_ranges, request->write);
-    munmap(ranges, size);
+    else
+        munmap(ranges, size);
 }
 
 void handle_op_cancel(struct link *link, const struct packet_header *header, struct packet *packet)

@@ -442,7 +442,7 @@ static void a_private_copy_without_its_scales_is_not_decoded(void **state)
     verb_decompress(w.core, &question->call, sel);
     assert_int_equal(error_of(&w, question), HBM_E_UNSUPPORTED);
     question = ask(&w, bob, NULL);
-    verb_transfer(w.core, &question->call, w.dir_fd, &range, 1, true);
+    verb_transfer(w.core, &question->call, w.dir_fd, mapped_ranges(&range, 1), 1, true);
     assert_int_equal(error_of(&w, question), HBM_E_UNSUPPORTED);
 }
 

@@ -33,7 +33,7 @@ static struct ask *start(struct principal who, struct session *session, const st
 {
     struct ask *question = ask(&w, who, session);
 
-    verb_transfer(w.core, &question->call, file, ranges, n, write);
+    verb_transfer(w.core, &question->call, file, mapped_ranges(ranges, n), n, write);
     return question;
 }
 
@@ -239,6 +239,129 @@ static void a_transfer_can_be_cancelled_or_fail_after_any_number_of_jobs(void **
     free(after);
 }
 
+/* More than a turn of the loop looks at: four bytes each, of both buffers in turns, or to one. */
+#define MANY 40000u
+
+static struct ask *start_many(struct session *session, bool write)
+{
+    const struct buffer *buffers[] = {named(&w, "w"), named(&w, "coded")};
+    struct wire_range *ranges = calloc(MANY, sizeof(*ranges));
+
+    for (unsigned i = 0; i < MANY; i++) {
+        const struct buffer *buffer = buffers[write && i % 2];
+        uint64_t at = (write ? i / 2 : i) * 4 % buffer_raw_size(buffer);
+        ranges[i] = (struct wire_range){buffer->id, at, (buffer == buffers[1] ? 65536 : 0) + at, 4};
+    }
+    struct ask *question = start(alice, session, ranges, MANY, write);
+    free(ranges);
+    world_run(&w);
+    assert_int_equal(question->answers, 0);
+    return question;
+}
+
+static void make_two(void)
+{
+    fill(make_kept(&w, "w", 64, 256), 6);
+    fill(make_kept(&w, "coded", 64, 256), 7);
+    compress(&w, "coded", HBM_CODEC_INT8);
+}
+
+static struct ask *answered(struct ask *question)
+{
+    for (unsigned i = 0; i < 10 && !question->answers; i++)
+        world_pass(&w, 1);
+    return question;
+}
+
+static struct op *end_of(struct ask *question)
+{
+    return op_of(&w, answered(question));
+}
+
+static void many_ranges_are_looked_at_in_turns_and_written_as_few_are(void **state)
+{
+    (void)state;
+    make_two();
+    struct buffer *other = make_kept(&w, "other", 64, 256);
+    struct ask *question = start_many(NULL, true);
+    assert_int_equal(offload(&w, "other", HBM_TIER_HOST, false)->state, WIRE_OP_DONE); /* meanwhile */
+    assert_int_equal(arena_tier(other->arena), HBM_TIER_HOST);
+    const struct op *op = end_of(question);
+    assert_int_equal(op->state, WIRE_OP_DONE);
+    assert_int_equal(op->bytes_done, MANY * 4);
+    check_file(named(&w, "w"), 6, 0);
+    question = start_many(NULL, true);
+    assert_int_equal(offload(&w, "w", HBM_TIER_DISK, false)->state, WIRE_OP_DONE);
+    assert_int_equal(ftruncate(file, 0), 0);
+    assert_int_equal(end_of(question)->state, WIRE_OP_DONE); /* as it was, and from where it is */
+    check_file(named(&w, "w"), 6, 0);
+    world_check_books(&w);
+}
+
+static void many_ranges_fill_a_buffer_that_stays_where_it_is(void **state)
+{
+    (void)state;
+    make_two();
+    assert_int_equal(end_of(start_many(NULL, true))->state, WIRE_OP_DONE);
+    fill(named(&w, "w"), 9);
+    assert_int_equal(end_of(start_many(NULL, false))->state, WIRE_OP_DONE);
+    assert_true(is_filled(named(&w, "w"), 6));
+    assert_null(named(&w, "w")->arena->transition);
+    struct ask *question = start_many(NULL, false);
+    offload(&w, "w", HBM_TIER_HOST, false);
+    restore(&w, "w");
+    assert_int_equal(error_of(&w, answered(question)), HBM_E_BUSY); /* its memory is another than at first */
+    question = start_many(NULL, false);
+    buffer_free(named(&w, "w"));
+    assert_true(error_of(&w, answered(question)) < 0);
+    world_check_books(&w);
+}
+
+static size_t ops_there_are(void)
+{
+    size_t n = 0;
+
+    list_for_each (node, &w.core->ops)
+        n++;
+    return n;
+}
+
+static void what_is_wrong_with_the_last_of_many_ranges_leaves_nothing(void **state)
+{
+    (void)state;
+    make_two();
+    size_t ops = ops_there_are();
+    struct wire_range *ranges = calloc(MANY, sizeof(*ranges));
+    for (unsigned i = 0; i < MANY; i++)
+        ranges[i] = (struct wire_range){named(&w, "w")->id, i + 1 == MANY ? 65536 : 0, 0, 1};
+    struct ask *question = start(alice, NULL, ranges, MANY, false);
+    free(ranges);
+    world_run(&w);
+    assert_int_equal(ops_there_are(), ops + 1);
+    assert_int_equal(error_of(&w, answered(question)), HBM_E_INVALID);
+    assert_int_equal(ops_there_are(), ops);
+    world_check_books(&w);
+}
+
+static void a_transfer_is_cancelled_while_its_ranges_are_looked_at(void **state)
+{
+    (void)state;
+    make_two();
+    struct session *session = client(&w, alice);
+    for (unsigned by_session = 0; by_session < 2; by_session++) {
+        struct ask *question = start_many(session, true);
+        struct op *op = list_entry(w.core->ops.prev, struct op, node);
+        assert_string_equal(op->verb, "transfer");
+        if (by_session)
+            session_gone(session, true, "bye");
+        else
+            op_cancel(op, "it was cancelled on request");
+        world_run(&w);
+        assert_int_equal(error_of(&w, question), HBM_E_CANCELLED);
+        world_check_books(&w);
+    }
+}
+
 static struct op *hash(const char *sel)
 {
     struct ask *question = ask(&w, alice, NULL);
@@ -303,6 +426,10 @@ int core_file_cases(void)
         CASE(a_user_whose_files_do_not_answer_is_kept_waiting_longer_each_time),
         CASE(nothing_moves_while_it_is_being_filled),
         CASE(a_transfer_can_be_cancelled_or_fail_after_any_number_of_jobs),
+        CASE(many_ranges_are_looked_at_in_turns_and_written_as_few_are),
+        CASE(many_ranges_fill_a_buffer_that_stays_where_it_is),
+        CASE(what_is_wrong_with_the_last_of_many_ranges_leaves_nothing),
+        CASE(a_transfer_is_cancelled_while_its_ranges_are_looked_at),
         CASE(a_hash_is_that_of_the_bytes_in_every_tier),
         CASE(the_hash_of_nothing_is_known),
     };

@@ -349,7 +349,7 @@ static void everyone_sees_it_raw(void **state)
     assert_int_equal(op_of(&w, question)->rows[0].hash, hash);
     struct wire_range range = {.buffer = buffer->id, .bytes = sizeof(want)};
     question = ask(&w, alice, NULL);
-    verb_transfer(w.core, &question->call, file, &range, 1, true);
+    verb_transfer(w.core, &question->call, file, mapped_ranges(&range, 1), 1, true);
     assert_int_equal(op_of(&w, question)->state, WIRE_OP_DONE);
     assert_int_equal(pread(file, got, sizeof(got), 0), sizeof(got));
     assert_memory_equal(got, want, sizeof(want));

@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -530,4 +531,15 @@ void world_check_books(struct world *world)
         assert_int_equal(world->device->used[tier] + on_peer, used[tier] + nobodys);
         assert_int_equal(charged[tier], used[tier]);
     }
+}
+
+struct wire_range *mapped_ranges(const struct wire_range *ranges, uint32_t n)
+{
+    size_t size = n * sizeof(*ranges);
+    struct wire_range *mapped = n ? mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0) : NULL;
+
+    assert_ptr_not_equal(mapped, MAP_FAILED);
+    if (n)
+        memcpy(mapped, ranges, size);
+    return mapped;
 }

@@ -144,6 +144,8 @@ void buffer_write(const struct buffer *buffer, const void *bytes);
 void fill(const struct buffer *buffer, unsigned seed);
 bool is_filled(const struct buffer *buffer, unsigned seed);
 
+/* For verb_transfer, which takes them. */
+struct wire_range *mapped_ranges(const struct wire_range *ranges, uint32_t n);
 struct op *offload(struct world *world, const char *sel, enum hbm_tier tier, bool force);
 struct op *restore(struct world *world, const char *sel);
 struct op *compress(struct world *world, const char *sel, unsigned codec);

@@ -95,8 +95,8 @@ static void writes_and_reads_a_file(void)
 
     for (unsigned i = 0; i < 3; i++)
         ranges[i] = (struct wire_range){named(&w, names[i])->id, 0, i * 4096, 4096};
-    if (!OP(verb_transfer, file, ranges, 3, true))
-        OP(verb_transfer, file, ranges, 1, false);
+    if (!OP(verb_transfer, file, mapped_ranges(ranges, 3), 3, true))
+        OP(verb_transfer, file, mapped_ranges(ranges, 1), 1, false);
 }
 
 static void starts_again(void)
