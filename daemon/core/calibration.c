@@ -133,6 +133,6 @@ int calibration_table(struct core *core, uint64_t observation)
 {
     const struct observation *found = observation_get(core, observation);
 
-    return found && !found->seen.imported ? memfd_sealed("hbm-observed", found->bins, sizeof(found->bins))
+    return found && found->bins ? memfd_sealed("hbm-observed", found->bins, JOB_OBSERVE_BYTES)
                                           : -ESTALE;
 }

@@ -220,12 +220,12 @@ void ledger_put_observation(struct core *core, const struct observation *observa
 
     if (!ledger_ready(core))
         return;
-    for (uint32_t bin = 0; bin < JOB_OBSERVE_BINS; bin++)
+    for (uint32_t bin = 0; observation->bins && bin < JOB_OBSERVE_BINS; bin++)
         filled += observation->bins[bin] != 0;
     pack_u64(&pack, observation->buffer->id);
     pack_bytes(&pack, &observation->seen, sizeof(observation->seen));
     pack_u32(&pack, filled);
-    for (uint32_t bin = 0; bin < JOB_OBSERVE_BINS; bin++)
+    for (uint32_t bin = 0; filled && bin < JOB_OBSERVE_BINS; bin++)
         if (observation->bins[bin]) {
             pack_u32(&pack, bin);
             pack_u64(&pack, observation->bins[bin]);

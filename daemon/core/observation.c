@@ -2,7 +2,6 @@
 
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "daemon/core/ledger.h"
 
@@ -47,11 +46,13 @@ static void add_ends(struct hbm_observation *seen, bool first, float lo, float h
     seen->last_hi = hi;
 }
 
-void observation_add(struct observation *observation, const struct job_observe_reply *batch, uint64_t elements,
+bool observation_add(struct observation *observation, const struct job_observe_reply *batch, uint64_t elements,
                      const uint64_t *counts, double momentum)
 {
     struct hbm_observation *seen = &observation->seen;
 
+    if (!observation->bins && !(observation->bins = calloc(JOB_OBSERVE_BINS, sizeof(*observation->bins))))
+        return false;
     if (seen->imported)
         *seen = (struct hbm_observation){0};
     if (batch->finite)
@@ -62,12 +63,14 @@ void observation_add(struct observation *observation, const struct job_observe_r
     for (unsigned i = 0; i < JOB_OBSERVE_BINS; i++)
         observation->bins[i] += counts[i];
     ledger_put_observation(observation->buffer->core, observation);
+    return true;
 }
 
 void observation_import(struct observation *observation, float lo, float hi)
 {
     observation->seen = (struct hbm_observation){.lo = lo, .hi = hi, .imported = 1};
-    memset(observation->bins, 0, sizeof(observation->bins));
+    free(observation->bins);
+    observation->bins = NULL;
     ledger_put_observation(observation->buffer->core, observation);
 }
 
@@ -80,6 +83,7 @@ struct observation *observation_free(struct observation *observation)
     idmap_remove(&buffer->core->ids, observation->id);
     account_release(account_of(buffer->core, buffer->arena->owner), ACCOUNT_OBSERVATIONS, 1);
     buffer->observation = NULL;
+    free(observation->bins);
     free(observation);
     return NULL;
 }

@@ -8,13 +8,13 @@ struct observation {
     uint64_t id;
     struct buffer *buffer;
     struct hbm_observation seen;
-    uint64_t bins[JOB_OBSERVE_BINS]; /* of all batches, of the buffer's dtype */
+    uint64_t *bins; /* JOB_OBSERVE_BINS, of all batches, of the buffer's dtype; NULL: its range was imported */
 };
 
 /* The buffer's, made (and charged) where it has none. NULL with error (LIMIT, NO_MEMORY) and detail. */
 struct observation *observation_of(struct buffer *buffer, int *error, char *detail);
-/* One more batch; `counts` are JOB_OBSERVE_BINS. Writes its row. */
-void observation_add(struct observation *observation, const struct job_observe_reply *batch, uint64_t elements,
+/* One more batch; `counts` are JOB_OBSERVE_BINS. Writes its row. False: memory is out, and nothing was added. */
+bool observation_add(struct observation *observation, const struct job_observe_reply *batch, uint64_t elements,
                      const uint64_t *counts, double momentum);
 /* A range from elsewhere takes the place of all that was observed. Writes its row. */
 void observation_import(struct observation *observation, float lo, float hi);

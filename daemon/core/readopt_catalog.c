@@ -378,15 +378,26 @@ int readopt_part(struct readopt *readopt, struct ledger_row *row)
 
 /* ---- What was observed of buffers ---- */
 
-static void read_bins(struct unpack *in, struct observation *observation)
+/* False: memory is out. */
+static bool read_bins(struct unpack *in, struct observation *observation)
 {
+    if (!observation->seen.imported && !(observation->bins = calloc(JOB_OBSERVE_BINS, sizeof(*observation->bins))))
+        return false;
     for (uint32_t left = unpack_u32(in); left && !in->failed; left--) {
         uint32_t bin = unpack_u32(in);
         uint64_t count = unpack_u64(in);
 
-        if (bin < JOB_OBSERVE_BINS)
+        if (bin < JOB_OBSERVE_BINS && observation->bins)
             observation->bins[bin] = count;
     }
+    return true;
+}
+
+static int drop_observation(struct readopt *readopt, struct ledger_row *row, struct observation *observation)
+{
+    free(observation->bins);
+    free(observation);
+    return row ? drop_row(readopt, row, "its row is damaged") : -ENOMEM;
 }
 
 int readopt_observation(struct readopt *readopt, struct ledger_row *row)
@@ -398,18 +409,19 @@ int readopt_observation(struct readopt *readopt, struct ledger_row *row)
     if (!buffer || buffer->observation)
         return drop_row(readopt, row, buffer ? "its buffer has another" : "its buffer does not either");
     struct account *account = account_of(core, buffer->arena->owner);
-    _cleanup_free_ struct observation *observation = calloc(1, sizeof(*observation));
-    if (!account || !observation)
+    struct observation *observation = account ? calloc(1, sizeof(*observation)) : NULL;
+    if (!observation)
         return -ENOMEM;
     unpack_bytes(in, &observation->seen, sizeof(observation->seen));
-    read_bins(in, observation);
+    if (!read_bins(in, observation))
+        return drop_observation(readopt, NULL, observation);
     if (in->failed)
-        return drop_row(readopt, row, "its row is damaged");
+        return drop_observation(readopt, row, observation);
     if (idmap_put(&core->ids, row->id, observation) < 0)
-        return -ENOMEM;
+        return drop_observation(readopt, NULL, observation);
     observation->id = row->id;
     observation->buffer = buffer;
-    buffer->observation = TAKE_PTR(observation);
+    buffer->observation = observation;
     account_charge_anyway(account, ACCOUNT_OBSERVATIONS, 1);
     return 0;
 }

@@ -55,6 +55,12 @@ static void end_observing(struct observing *observing, int error, const char *wh
     op_end(op, error, sentence);
 }
 
+static int out_of_memory(char *detail)
+{
+    snprintf(detail, HBM_DETAIL_MAX, "the owner is out of memory for its own tables");
+    return HBM_E_NO_MEMORY;
+}
+
 static int add(struct observing *observing, struct buffer *buffer, int fd, char *detail)
 {
     size_t size = 0;
@@ -65,10 +71,14 @@ static int add(struct observing *observing, struct buffer *buffer, int fd, char 
     if (counts && size == JOB_OBSERVE_BYTES) {
         struct observation *observation = observation_of(buffer, &error, detail);
         hbm_shape_elements(buffer->dims, buffer->rank, &elements);
-        if (observation) {
-            observation_add(observation, &observing->job.reply.observe, elements, counts, observing->momentum);
+        bool added = observation && observation_add(observation, &observing->job.reply.observe, elements, counts,
+                                                    observing->momentum);
+        if (added)
             error = 0;
-        }
+        else if (observation)
+            error = out_of_memory(detail);
+        if (observation && !observation->seen.batches && !observation->seen.imported)
+            observation_free(observation);
     }
     if (counts)
         munmap(counts, size);
@@ -201,8 +211,7 @@ static struct op *begin(struct core *core, struct call *call, const struct selec
     _cleanup_free_ struct observing *observing = calloc(1, sizeof(*observing));
 
     if (!rows || !observing) {
-        snprintf(detail, HBM_DETAIL_MAX, "the owner is out of memory for its own tables");
-        *error = HBM_E_NO_MEMORY;
+        *error = out_of_memory(detail);
         return NULL;
     }
     *error = fill_rows(rows, selection, &call->who, detail);
@@ -236,41 +245,4 @@ void verb_observe(struct core *core, struct call *call, const char *sel, double 
     uint64_t id = op->id;
     next_row(op->state_of_verb);
     call_done(call, op_get(core, id));
-}
-
-void verb_forget(struct core *core, struct call *call, const char *sel)
-{
-    _cleanup_(selection_clear) struct selection selection = {0};
-    char detail[HBM_DETAIL_MAX] = "";
-    int error = select_buffers(core, &call->who, sel, &selection, detail);
-
-    for (size_t i = 0; !error && i < selection.n; i++)
-        if (!arena_may_write(selection.buffers[i]->arena, &call->who)) {
-            snprintf(detail, sizeof(detail), "only who may write a buffer may forget what was observed of it");
-            error = HBM_E_DENIED;
-        }
-    struct op *op = error ? NULL : op_new(core, "observe", &call->who, call->session, selection.n, &error, detail);
-    if (!op) {
-        call_refuse(call, error, "%s", detail);
-        return;
-    }
-    for (size_t i = 0; i < selection.n; i++) {
-        op_row_begin(&op->rows[i], selection.buffers[i], &call->who);
-        observation_free(selection.buffers[i]->observation);
-    }
-    uint64_t id = op->id;
-    op_end(op, 0, "");
-    call_done(call, op_get(core, id));
-}
-
-void verb_observed(struct core *core, struct call *call, uint64_t id, const char *name)
-{
-    struct buffer *buffer = id ? buffer_get(core, id) : names_resolve(&core->buffer_names, &call->who, name);
-
-    if (!buffer || !buffer_visible(buffer, &call->who))
-        call_refuse(call, HBM_E_NOT_FOUND, "%.200s", id ? "the buffer of that id" : name);
-    else if (!buffer->observation)
-        call_refuse(call, HBM_E_NOT_FOUND, "%.120s: nothing was observed of it", buffer->name ? buffer->name : "the buffer");
-    else
-        call_done(call, &buffer->observation->seen);
 }

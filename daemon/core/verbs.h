@@ -87,6 +87,12 @@ void verb_hash(struct core *core, struct call *call, const char *sel);
 void verb_observe(struct core *core, struct call *call, const char *sel, double momentum);
 /* By id, or by name where id is 0. result: struct hbm_observation, until call->done returns */
 void verb_observed(struct core *core, struct call *call, uint64_t id, const char *name);
+/* What others found takes the place of what was observed: of all of these buffers, or of none. */
+struct observed_range {
+    uint64_t buffer;
+    float lo, hi;
+};
+void verb_set_ranges(struct core *core, struct call *call, const struct observed_range *ranges, size_t n);
 /* All that was observed of them. */
 void verb_forget(struct core *core, struct call *call, const char *sel);
 void verb_op_cancel(struct core *core, struct call *call, uint64_t op);

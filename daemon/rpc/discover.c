@@ -7,7 +7,7 @@
 
 static void write_schema(struct writer *writer, enum param_type type)
 {
-    static const char *const names[] = {"string", "number", "boolean", "string"};
+    static const char *const names[] = {"string", "number", "boolean", "string", "array"};
 
     write_open(writer, "schema", '{');
     write_string(writer, "type", names[type]);

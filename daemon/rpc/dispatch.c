@@ -29,6 +29,11 @@ static uint64_t take_ID(const cJSON *value)
     return id;
 }
 
+static const cJSON *take_LIST(const cJSON *value)
+{
+    return value;
+}
+
 #define PARAM_TAKE(type, name, required, summary) args.name = take_##type(*value++);
 #define METHOD(NAME, name, permission, summary, result)                                                            \
     static void run_##NAME(struct request *request, const cJSON *const values[PARAMS_MAX])                         \

@@ -41,7 +41,7 @@ unsigned method_n_params(const struct method *method)
 
 const char *param_type_name(enum param_type type)
 {
-    static const char *const names[] = {"a string", "a number", "true or false", "an id as a string \"0x...\""};
+    static const char *const names[] = {"a string", "a number", "true or false", "an id as a string \"0x...\"", "a list"};
     return names[type];
 }
 
@@ -75,6 +75,8 @@ static bool fits(const struct param *param, const cJSON *value)
         return cJSON_IsBool(value);
     case PARAM_ID:
         return cJSON_IsString(value) && param_id(value->valuestring, &id);
+    case PARAM_LIST:
+        return cJSON_IsArray(value);
     }
     return false;
 }

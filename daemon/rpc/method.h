@@ -15,7 +15,7 @@ enum method_number {
 };
 
 enum method_permission { MAY_OWN, MAY_ADMIN };
-enum param_type { PARAM_STRING, PARAM_NUMBER, PARAM_BOOLEAN, PARAM_ID };
+enum param_type { PARAM_STRING, PARAM_NUMBER, PARAM_BOOLEAN, PARAM_ID, PARAM_LIST };
 
 #define PARAMS_MAX 16
 
@@ -52,6 +52,7 @@ const char *param_type_name(enum param_type type);
 #define FIELD_NUMBER(name) double name
 #define FIELD_BOOLEAN(name) bool name
 #define FIELD_ID(name) uint64_t name
+#define FIELD_LIST(name) const struct cJSON *name
 #define PARAM_FIELD(type, name, required, summary) FIELD_##type(name);
 #define METHOD(NAME, name, permission, summary, result)                                                            \
     struct NAME##_args {                                                                                           \

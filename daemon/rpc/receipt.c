@@ -39,8 +39,13 @@ void write_observed(struct writer *writer, const struct buffer *buffer)
     write_number(writer, "elements", seen->elements);
     write_number(writer, "nonfinite", seen->nonfinite);
     write_pair(writer, "range", seen->lo, seen->hi);
-    write_pair(writer, "average", seen->average_lo, seen->average_hi);
-    write_pair(writer, "last", seen->last_lo, seen->last_hi);
+    if (seen->imported) {
+        write_null(writer, "average");
+        write_null(writer, "last");
+    } else {
+        write_pair(writer, "average", seen->average_lo, seen->average_hi);
+        write_pair(writer, "last", seen->last_lo, seen->last_hi);
+    }
     write_bool(writer, "imported", seen->imported);
     write_close(writer, '}');
 }

@@ -126,7 +126,7 @@ int main(void)
 {
     enum { OWN, ADMIN };
     static const char STRING[] = "string", NUMBER[] = "number", BOOLEAN[] = "boolean",
-                      ID[] = "string \\(dq0x...\\(dq";
+                      ID[] = "string \\(dq0x...\\(dq", LIST[] = "list";
 
     fputs(head, stdout);
 #define P(type, name, required, summary) {#name, type, summary, required},

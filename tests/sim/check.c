@@ -118,7 +118,7 @@ static void check_observations(void)
         hbm_shape_elements(buffer->dims, buffer->rank, &elements);
         CHECK(observation->buffer == buffer && observation_get(core(), observation->id) == observation);
         CHECK(observation->seen.batches && observation->seen.elements == observation->seen.batches * elements);
-        CHECK(observation->bins[0x3f80] == observation->seen.elements);
+        CHECK(observation->bins && observation->bins[0x3f80] == observation->seen.elements);
         observed++;
     }
     list_for_each (node, &core()->accounts)

@@ -252,6 +252,50 @@ static void an_account_has_no_more_observed_buffers_than_it_may(void **state)
     world_check_books(&w);
 }
 
+static int set_ranges(struct principal who, const struct observed_range *ranges, size_t n)
+{
+    struct ask *question = ask(&w, who, NULL);
+
+    verb_set_ranges(w.core, &question->call, ranges, n);
+    return error_of(&w, question);
+}
+
+static void ranges_are_imported_all_or_none(void **state)
+{
+    (void)state;
+    struct buffer *a = make_kept(&w, "a", 64, 256), *b = make_kept(&w, "b", 64, 256);
+    write_batch(a, -1, 1);
+    observe("a");
+    make_kept(&w, "ints", 64, 256)->dtype = HBM_I32;
+    const struct observed_range good[] = {{a->id, -2, 3}, {b->id, 0, 4}};
+    struct observed_range bad[] = {{a->id, -5, 5}, {b->id, -5, 5}, {b->id, 2, 1}};
+    char *before = world_picture(&w);
+    assert_int_equal(set_ranges(alice, bad, 3), HBM_E_INVALID);
+    bad[2].lo = NAN;
+    assert_int_equal(set_ranges(alice, bad, 3), HBM_E_INVALID);
+    bad[2] = (struct observed_range){b->id, 0, 0};
+    assert_int_equal(set_ranges(alice, bad, 3), HBM_E_INVALID);
+    bad[2] = (struct observed_range){b->id, 0, INFINITY};
+    assert_int_equal(set_ranges(alice, bad, 3), HBM_E_INVALID);
+    bad[2].buffer = named(&w, "ints")->id;
+    assert_int_equal(set_ranges(alice, bad, 3), HBM_E_UNSUPPORTED);
+    bad[2].buffer = b->id + 4096;
+    assert_int_equal(set_ranges(alice, bad, 3), HBM_E_NOT_FOUND);
+    assert_int_equal(set_ranges(bob, good, 2), HBM_E_DENIED);
+    w.core->limits.account[ACCOUNT_OBSERVATIONS] = 1;
+    assert_int_equal(set_ranges(alice, good, 2), HBM_E_LIMIT);
+    char *after = world_picture(&w);
+    assert_string_equal(after, before);
+    world_check_books(&w);
+    w.core->limits.account[ACCOUNT_OBSERVATIONS] = 2;
+    assert_int_equal(set_ranges(alice, good, 2), 0);
+    assert_true(a->observation->seen.imported && a->observation->seen.lo == -2 && a->observation->seen.hi == 3);
+    assert_true(!a->observation->seen.batches && b->observation->seen.hi == 4);
+    free(before);
+    free(after);
+    world_check_books(&w);
+}
+
 static void what_was_observed_is_there_after_a_restart(void **state)
 {
     (void)state;
@@ -298,6 +342,7 @@ int core_observe_cases(void)
         CASE(a_buffer_that_is_freed_meanwhile_is_said),
         CASE(a_cancelled_observation_adds_nothing),
         CASE(an_account_has_no_more_observed_buffers_than_it_may),
+        CASE(ranges_are_imported_all_or_none),
         CASE(what_was_observed_is_there_after_a_restart),
     };
 

@@ -383,7 +383,7 @@ static void draw_buffer(FILE *out, const struct buffer *buffer)
     if (buffer->observation) {
         const struct hbm_observation *seen = &buffer->observation->seen;
         uint64_t sum = 0;
-        for (unsigned i = 0; i < JOB_OBSERVE_BINS; i++)
+        for (unsigned i = 0; buffer->observation->bins && i < JOB_OBSERVE_BINS; i++)
             sum += buffer->observation->bins[i] * (i + 1);
         fprintf(out, " observed %" PRIx64 " %" PRIu64 " %" PRIu64 " %" PRIu64 " %g %g %g %g %g %g imported %u bins %" PRIu64, buffer->observation->id,
                 seen->batches, seen->elements, seen->nonfinite, (double)seen->lo, (double)seen->hi, (double)seen->average_lo,

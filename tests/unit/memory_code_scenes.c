@@ -81,6 +81,8 @@ static void observes(void)
         OP(verb_compress, &args);
     OP(verb_observe, "m/*", 0.5);
     OP(verb_forget, "m/*");
+    struct observed_range ranges[] = {{named(&w, "w")->id, -1, 1}, {named(&w, "away")->id, -1, 1}};
+    OP(verb_set_ranges, ranges, 2);
 }
 
 static void hashes(void)
