@@ -99,7 +99,7 @@ static void range_cell(struct grid *grid, const cJSON *observed, const char *nam
 {
     const cJSON *range = cJSON_GetObjectItemCaseSensitive(observed, name);
 
-    if (cJSON_GetArraySize(range) == 2 && !cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(observed, "imported")))
+    if (cJSON_GetArraySize(range) == 2)
         grid_cell(grid, "%.6g .. %.6g", cJSON_GetNumberValue(cJSON_GetArrayItem(range, 0)), cJSON_GetNumberValue(cJSON_GetArrayItem(range, 1)));
     else
         grid_cell(grid, "-");

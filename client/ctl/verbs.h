@@ -12,6 +12,7 @@ int run_call(const struct cli *cli);      /* calls the method, shows the result 
 int run_operation(const struct cli *cli); /* a method that may take a while, with --async */
 /* A sentence if the selector is the bare name of a model, else NULL. The caller owns it. */
 char *model_hint(const struct cli *cli);
+int run_observe(const struct cli *cli);
 int run_advise(const struct cli *cli);      /* advise-codec */
 int run_bottlenecks(const struct cli *cli); /* advise */
 int run_bench(const struct cli *cli); /* becomes the program that measures */

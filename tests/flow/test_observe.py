@@ -1,11 +1,13 @@
 """Ranges observed over many batches, and what is encoded by them (FAULTS 25)."""
 import contextlib
+import json
 import math
 import os
 import struct
 
 import pytest
 
+from conftest import RpcError
 from helpers import (client, ctl_done, ctl_json, ctl_refused, floats, module_daemon, row_of, safetensors, shared)
 from tables import sealed
 from vocab import DTYPES
@@ -136,3 +138,64 @@ def test_what_can_not_be_observed_is_refused_or_skipped_with_the_reason(shared):
     ctl_done(shared, "restore", "model:m")
     ctl_done(shared, "compress", "m/w", "--codec", "fp16")
     ctl_refused(shared.ctl("observe", "m/w"), 1, "decompress")
+
+
+def two_tensors(daemon):
+    rows = {"a": ("F32", (N,), floats(evenly(-2, 9))), "b": ("F16", (N,), halves(evenly(0, 0.5))), "ids": ("I64", (2,), bytes(16))}
+    ctl_done(daemon, "load", safetensors(daemon.home / "x.safetensors", rows), "--as", "m")
+
+
+@pytest.mark.parametrize("kind", ["tensorrt", "onnxruntime"])
+def test_ranges_leave_as_a_calibration_file_and_come_back(shared, kind):
+    two_tensors(shared)
+    observe(shared, "model:m")
+    path = shared.home / "calibration"
+    assert ctl_done(shared, "observe", "model:m", "--export", path, "--format", kind).startswith("2 ranges in ")
+    text = path.read_text()
+    assert "m/" not in text, "tensors are called as in their model"
+    if kind == "tensorrt":
+        assert text.splitlines() == ["TRT-8601-MinMaxCalibration", f"a: {struct.pack('>f', 9 / 127).hex()}", f"b: {struct.pack('>f', 0.5 / 127).hex()}"]
+    else:
+        tensors = json.loads(text)["data"]
+        assert {name: [tensors[name][end]["data"] for end in ("lowest", "highest")] for name in tensors} == {"a": [-2, 9], "b": [0, 0.5]}
+    observe(shared, "model:m", "--forget")
+    rows = ctl_json(shared, "observe", "model:m", "--import", path, "--format", kind)
+    lo = -9 if kind == "tensorrt" else -2
+    assert {row["name"] for row in rows} == {"m/a", "m/b"}
+    now = seen(shared, "m/a")
+    assert now["imported"] and now["batches"] == 0 and now["average"] is None
+    assert [round(x, 5) for x in now["range"]] == [lo, 9], "TensorRT's are symmetric"
+    row, = ctl_json(shared, "compress", "m/a", "--codec", "int8", "--calibrate", "observed")
+    assert round(row["range"][1], 5) == 9 and row["method"] == "observed:minmax"
+    ctl_refused(shared.ctl("compress", "m/b", "--codec", "int8", "--calibrate", "observed:mse"), 1, "imported")
+
+
+LIES = [("tensorrt", "TRT-8601-MinMaxCalibration\na: 3f800000\nb: ffffffff\n", "line 3"), ("tensorrt", "a: 3f800000\n", "first line"),
+        ("tensorrt", "TRT-8601-MinMaxCalibration\na: 3f800000\nb: 0\n", "m/b"), ("onnxruntime", '{"a": [-1, 1], "b": [1, -1]}', '\\"b\\"'),
+        ("onnxruntime", '{"a": [-1, 1]', "JSON"), ("onnxruntime", '{"a": [-1, 1], "ids": [0, 1]}', "m/ids"), ("tensorrt", "TRT-8601-A\nc: 3f800000\n", "none of the 1")]
+
+
+@pytest.mark.parametrize("kind, text, words", LIES, ids=[str(i) for i in range(len(LIES))])
+def test_a_calibration_file_that_lies_imports_nothing(shared, kind, text, words):
+    two_tensors(shared)
+    path = shared.home / "calibration"
+    path.write_text(text)
+    result = shared.ctl("observe", "model:m", "--import", path, "--format", kind)
+    ctl_refused(result, 1, words.replace("\\", ""))
+    assert all(row["observed"] is None for row in shared.rpc("hbm.show", {"sel": "model:m"}))
+
+
+def test_exports_and_imports_that_make_no_sense_are_refused(shared):
+    two_tensors(shared)
+    path = shared.home / "never"
+    ctl_refused(shared.ctl("observe", "model:m", "--export", path, "--format", "tensorrt"), 1, "nothing was observed")
+    assert not path.exists()
+    ctl_refused(shared.ctl("observe", "model:m", "--export", path), 2, "--format")
+    ctl_refused(shared.ctl("observe", "model:m", "--export", path, "--import", path, "--format", "tensorrt"), 2, "--format")
+    ctl_refused(shared.ctl("observe", "model:m", "--import", path, "--format", "tensorrt"), 1, "cannot be read")
+    ctl_refused(shared.ctl("observe", "model:m", "--import", shared.home, "--format", "tensorrt"), 1, "regular file")
+    for ranges in ([], [1], [{"id": 5}], [{"id": "0x5", "lowest": 0}], [{"id": "0x5", "lowest": 0, "highest": 1e99}], [{"id": "0x5", "lowest": 0, "highest": 1}]):
+        with pytest.raises(RpcError):
+            shared.rpc("hbm.set_ranges", {"ranges": ranges})
+    with pytest.raises(RpcError):
+        shared.rpc("hbm.set_ranges", {"ranges": "all"})
