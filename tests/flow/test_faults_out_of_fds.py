@@ -68,6 +68,7 @@ def test_what_needs_an_fd_is_refused_with_a_reason_and_nothing_is_lost(starved):
         client.hello()
         with filled(starved, client) as leases:
             before = used(starved)
+            assert fds_of(starved.pid) <= LIMIT - LIMIT // 8, "a quarter is for who is no client, and he is there now"
             for _ in range(3):
                 with refused("DEGRADED", "LimitNOFILE"):
                     client.alloc(MIB)
