@@ -63,12 +63,12 @@ bool server_take_directories(struct server *server)
         return true;
     if (error == -EPROTO)
         snprintf(why, sizeof(why),
-                 "cannot read %.120s/ledger: a newer hbmd wrote it; install that version, or stop "
+                 "cannot use %.120s/ledger: a newer hbmd wrote it; install that version, or stop "
                  "hbmd and remove the file with all memory",
                  server->runtime_dir);
     else
         snprintf(why, sizeof(why),
-                 "cannot read %.120s/ledger: %s; mend that, or move it away: then the copy is used "
+                 "cannot use %.120s/ledger: %s; mend that, or move it away: then the copy is used "
                  "that is kept with the memory",
                  server->runtime_dir, strerror(-error));
     server_fail(server, why);
