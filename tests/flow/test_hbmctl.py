@@ -286,8 +286,8 @@ def test_an_account_is_shown_by_what_its_things_are_called(tmp_path):
         server.bind(str(tmp_path / "control.sock"))
         server.listen()
         with subprocess.Popen([BUILD / "hbmctl", "--runtime-dir", tmp_path, "accounts"], stdout=subprocess.PIPE, text=True) as shown:
-            with server.accept()[0] as link:
-                link.recv(65536)
+            with server.accept()[0] as link, link.makefile() as asked:
+                assert "hbm.accounts" in asked.readline()
                 link.sendall(json.dumps(answer).encode() + b"\n")
             titles, first, second = shown.stdout.read().splitlines()
     assert shown.returncode == 0 and first == second
