@@ -214,7 +214,7 @@ lint: ## cppcheck, clang-tidy and shellcheck, where they are installed (ANALYZE=
 install: all ## install under DESTDIR and PREFIX (default /usr)
 	@VERSION='$(VERSION)' BUILD='$(BUILD)' DESTDIR='$(DESTDIR)' PREFIX='$(PREFIX)' tests/tools/install.sh
 
-deb: ## Debian packages, in build/deb: hbmd, libhbm0, libhbm-dev, python3-hbm; linted, and tried under a systemd
+deb: ## Debian packages, in build/deb: hbmd, libhbm0, libhbm-dev, python3-hbm, libhbm-matmul0 by nvcc; linted, and tried under a systemd
 	@$(INSTALL_DEPS) build check deb
 	@BUILD='$(BUILD)' VERSION='$(VERSION)' NVCC='$(NVCC)' tests/tools/deb.sh
 

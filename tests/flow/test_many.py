@@ -11,7 +11,7 @@ import pytest
 from conftest import Daemon
 from helpers import ctl_done, ctl_json, ctl_refused, on_terminal
 
-MANY = int(os.environ.get("HBM_MANY", "20000"))  # the same with 100000, which takes a sanitized build a minute
+MANY = int(os.environ.get("HBM_MANY", "10000"))  # the same with 100000, which takes a sanitized build a minute
 
 
 @pytest.fixture(scope="module")
