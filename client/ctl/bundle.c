@@ -102,8 +102,8 @@ static int make_scratch(struct bundle *bundle)
     return mkdir(folder, 0700) ? report(bundle->cli, HBM_E_IO, "%s cannot be made: %m; see TMPDIR", folder) : 0;
 }
 
-/* In the child. Its alarm outlives the exec. */
-__attribute__((noreturn)) static void become(const struct bundle *bundle, const struct part *part, int out)
+/* In the child. Its alarm outlives the exec; 0 seconds are no limit. */
+__attribute__((noreturn)) static void become(const struct bundle *bundle, const struct part *part, int out, unsigned seconds)
 {
     const char *argv[12];
     unsigned n = 0;
@@ -116,7 +116,7 @@ __attribute__((noreturn)) static void become(const struct bundle *bundle, const 
     for (unsigned i = 0; i < 8 && part->arguments[i]; i++)
         argv[n++] = part->arguments[i];
     argv[n] = NULL;
-    alarm(bundle->seconds);
+    alarm(seconds);
     if (dup2(out, STDOUT_FILENO) >= 0 && dup2(bundle->errors, STDERR_FILENO) >= 0) {
         execvp(part->program ? part->program : "/proc/self/exe", (char **)argv);
         dprintf(STDERR_FILENO, "%s: %s\n", argv[0], strerror(errno));
@@ -124,12 +124,12 @@ __attribute__((noreturn)) static void become(const struct bundle *bundle, const 
     _exit(127);
 }
 
-static pid_t start(const struct bundle *bundle, const struct part *part, int out)
+static pid_t start(const struct bundle *bundle, const struct part *part, int out, unsigned seconds)
 {
     pid_t child = fork();
 
     if (child == 0)
-        become(bundle, part, out);
+        become(bundle, part, out, seconds);
     return child;
 }
 
@@ -159,7 +159,7 @@ static pid_t start_part(const struct bundle *bundle, const struct part *part)
     _cleanup_free_ char *path = path_in(bundle, part->file);
     _cleanup_fd_ int out = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
 
-    return out < 0 ? -1 : start(bundle, part, out);
+    return out < 0 ? -1 : start(bundle, part, out, bundle->seconds);
 }
 
 static void finish_part(struct bundle *bundle, const struct part *part, pid_t child)
@@ -228,7 +228,7 @@ static int pack(const struct bundle *bundle, const char *path)
     if (out_file_open(&file, path, why) < 0)
         return report(bundle->cli, HBM_E_IO, "%s was not written: %s", path, why);
     file.mode = 0600; /* an administrator's has everybody's names */
-    _cleanup_free_ char *failed = outcome(bundle, &tar, start(bundle, &tar, file.fd));
+    _cleanup_free_ char *failed = outcome(bundle, &tar, start(bundle, &tar, file.fd, 0));
     if (failed)
         return report(bundle->cli, HBM_E_IO, "%s was not written: tar: %s; free space or write elsewhere", path, failed);
     return out_file_commit(&file, why) < 0 ? report(bundle->cli, HBM_E_IO, "%s was not written: %s", path, why) : EXIT_DONE;
