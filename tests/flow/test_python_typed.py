@@ -31,7 +31,7 @@ reveal_type(hbm.connect().devices())
 
 
 def run(*command, **how):
-    ended = subprocess.run(command, text=True, timeout=300, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False, **how)
+    ended = subprocess.run(command, text=True, timeout=900, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False, **how)
     return ended.returncode, ended.stdout
 
 
