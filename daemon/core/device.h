@@ -77,6 +77,7 @@ struct device {
     uint64_t closing[HBM_TIERS];  /* of used: free as soon as its fd is closed (daemon/core/room.h) */
     uint64_t granularity;         /* of device extents, bytes */
     bool can_fd, can_cuda_ipc;
+    unsigned link_share;          /* links.c's: how fast it was when it last helped with another's copy; 0: it has not */
     unsigned moves;               /* copies and other steps of moves that its worker has now */
     uint64_t reaches;             /* a bit an index: whose memory its worker can use; all, until it has said */
     int32_t worker_pid;           /* 0: none now */

@@ -6,6 +6,8 @@
 #include "daemon/core/transition.h"
 
 #define LINKS_MAX 8
+#define LINKS_SHARE 1024u   /* struct device's link_share of one that is as fast as the own link */
+#define LINKS_SHARE_MIN 64u
 #define LINKS_GRAIN ((uint64_t)1 << 20)    /* of the checksum (worker/checksum.h): parts begin with one */
 #define LINKS_PASSING ((uint64_t)32 << 20) /* what a neighbour's worker takes of its device's memory meanwhile */
 

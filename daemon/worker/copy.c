@@ -278,6 +278,8 @@ void job_copy(struct job *job)
     if (side_open(&copy.source, &r->source, has_fd ? job->fds[0] : -1, false, &job->failure))
         return;
     if (!open_target(&copy, has_fd, &job->failure)) {
+        if (r->flags & JOB_HASHES && !(r->flags & (JOB_FROM_PEER | JOB_TO_PEER)))
+            job_tell(job); /* those that share in the copy may map now */
         if (!move_and_check(&copy, &job->failure))
             share_target(&copy, &job->failure); /* no link took time for it */
         job->reply.copy.nanoseconds = monotonic_ns() - start;

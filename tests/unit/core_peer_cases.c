@@ -346,11 +346,12 @@ static void a_neighbour_keeps_the_host_memory_mapped_until_it_is_told_of_its_end
         if (!i)
             world_step(&w); /* the host memory is made */
         world_run(&w);
-        assert_int_not_equal(copy_of(w.peer)->target.token, 0);
-        assert_int_equal(copy_of(w.peer)->target.token, copy_of(w.device)->target.token);
         if (i)
-            assert_int_equal(copy_of(w.peer)->target.token, token);
-        token = copy_of(w.peer)->target.token;
+            assert_int_equal(copy_of(w.device)->target.token, token);
+        token = copy_of(w.device)->target.token;
+        assert_true(world_step(&w)); /* the own part: its memory is mapped */
+        assert_int_not_equal(token, 0);
+        assert_int_equal(copy_of(w.peer)->target.token, token);
         w.hold = false;
         assert_int_equal(links_of(op_of(&w, question)), 2);
         assert_int_equal(links_of(restore(&w, "w")), 2);
@@ -382,7 +383,7 @@ static void a_neighbour_that_cannot_help_is_left_alone(void **state)
     assert_int_equal(links_of(restore(&w, "w")), 2);
 }
 
-/* The neighbour's part is the first to be submitted. */
+/* The neighbour's part is the second to be submitted. */
 static void what_a_neighbour_fails_to_copy_goes_over_the_own_link(void **state)
 {
     static const int errors[] = {HBM_E_WORKER_DIED, HBM_E_NO_MEMORY, HBM_E_CUDA, HBM_E_IO};
@@ -391,10 +392,10 @@ static void what_a_neighbour_fails_to_copy_goes_over_the_own_link(void **state)
     struct buffer *buffer = large();
     for (unsigned i = 0; i < 4; i++) {
         unsigned copies = w.ran[JOB_COPY];
-        world_fail(&w, JOB_COPY, 1, errors[i]);
+        world_fail(&w, JOB_COPY, 2, errors[i]);
         assert_int_equal(links_of(offload(&w, "w", HBM_TIER_HOST, false)), 2);
         assert_int_equal(w.ran[JOB_COPY], copies + 3);
-        world_fail(&w, JOB_COPY, 1, errors[i]);
+        world_fail(&w, JOB_COPY, 2, errors[i]);
         assert_int_equal(links_of(restore(&w, "w")), 2);
         assert_int_equal(w.ran[JOB_COPY], copies + 6);
         assert_true(is_filled(buffer, 7));
@@ -417,7 +418,9 @@ static void a_neighbours_room_is_taken_while_it_helps(void **state)
     assert_true(world_step(&w)); /* the host memory is made */
     world_run(&w);
     assert_int_equal(used(w.peer), before + LINKS_PASSING);
-    assert_true(world_step(&w)); /* the neighbour's part */
+    assert_true(world_step(&w)); /* the own part */
+    assert_int_equal(used(w.peer), before + LINKS_PASSING);
+    assert_true(world_step(&w)); /* the neighbour's */
     assert_int_equal(used(w.peer), before);
     w.hold = false;
     assert_int_equal(op_of(&w, question)->state, WIRE_OP_DONE);
@@ -442,15 +445,15 @@ static void an_error_of_the_own_part_is_the_whole_copys(void **state)
     struct buffer *buffer = large();
     char *before = world_picture(&w);
 
-    world_fail(&w, JOB_COPY, 2, HBM_E_WORKER_DIED);
+    world_fail(&w, JOB_COPY, 1, HBM_E_WORKER_DIED);
     expect_failure(before, offload(&w, "w", HBM_TIER_HOST, false), HBM_E_WORKER_DIED);
     /* The own link fails as well, with what fell to it. */
-    world_fail(&w, JOB_COPY, 2, HBM_E_IO);
+    world_fail(&w, JOB_COPY, 1, HBM_E_IO);
     expect_failure(before, offload(&w, "w", HBM_TIER_HOST, false), HBM_E_IO);
     free(before);
     assert_int_equal(links_of(offload(&w, "w", HBM_TIER_HOST, false)), 2);
     before = world_picture(&w);
-    world_fail(&w, JOB_COPY, 2, HBM_E_IO);
+    world_fail(&w, JOB_COPY, 1, HBM_E_IO);
     expect_failure(before, restore(&w, "w"), HBM_E_IO);
     assert_int_equal(used(w.device), 0);
     buffer->arena->extent->checksum ^= 1;
@@ -470,7 +473,7 @@ static void a_neighbour_that_was_killed_and_is_still_there_fails_the_copy(void *
     w.fault_at_large = true;
     for (unsigned i = 0; i < 2; i++) {
         char *before = world_picture(&w);
-        world_fail(&w, JOB_COPY, 1, HBM_E_WORKER_DIED);
+        world_fail(&w, JOB_COPY, 2, HBM_E_WORKER_DIED);
         expect_failure(before, i ? restore(&w, "w") : offload(&w, "w", HBM_TIER_HOST, false), HBM_E_WORKER_DIED);
         free(before);
         assert_int_equal(links_of(i ? restore(&w, "w") : offload(&w, "w", HBM_TIER_HOST, false)), 2);
@@ -490,12 +493,41 @@ static void a_cancel_ends_all_parts(void **state)
     assert_true(world_step(&w)); /* the host memory is made */
     world_run(&w);
     op_cancel(op_get(w.core, question->id), "asked to");
+    unsigned copies = w.ran[JOB_COPY];
     w.hold = false;
     assert_int_equal(op_of(&w, question)->error, HBM_E_CANCELLED);
+    assert_in_range(w.ran[JOB_COPY], copies, copies + 1); /* the neighbour's has not begun */
     assert_int_equal(arena_tier(buffer->arena), HBM_TIER_DEVICE);
     assert_int_equal(w.device->moves + w.peer->moves, 0);
+    assert_int_equal(used(w.peer), 0);
     assert_true(is_filled(buffer, 7));
     world_check_books(&w);
+}
+
+static void a_neighbour_that_was_slower_gets_less_the_next_time(void **state)
+{
+    (void)state;
+    uint64_t shares[3];
+
+    large();
+    for (unsigned i = 0; i < 3; i++) {
+        struct ask *question = ask(&w, alice, NULL);
+        w.hold = true;
+        w.peer->link_share = i == 0 ? 0 : i == 1 ? LINKS_SHARE / 2 : LINKS_SHARE_MIN;
+        verb_offload(w.core, &question->call, "w", HBM_TIER_HOST, false);
+        world_run(&w);
+        while (list_first(&w.jobs) && list_entry(list_first(&w.jobs), struct job, node)->opcode != JOB_COPY)
+            world_step(&w), world_run(&w);
+        assert_true(world_step(&w)); /* the own part */
+        shares[i] = copy_of(w.peer)->bytes;
+        w.hold = false;
+        assert_int_equal(links_of(op_of(&w, question)), 2);
+        assert_in_range(w.peer->link_share, LINKS_SHARE_MIN, LINKS_SHARE);
+        assert_int_equal(links_of(restore(&w, "w")), 2);
+    }
+    assert_int_equal(shares[0], 2 * MIB);
+    assert_int_equal(shares[1], 1 * MIB);
+    assert_int_equal(shares[2], 1 * MIB); /* a grain at least */
 }
 
 static void a_crash_between_its_parts_finds_it_where_it_was(void **state)
@@ -537,6 +569,7 @@ int core_peer_cases(void)
         CASE(cuda_ipc_memory_lies_there_as_plain_memory_and_comes_back_as_it_was),
         CASE(a_large_copy_goes_over_both_links_with_one_checksum),
         CASE(a_neighbour_keeps_the_host_memory_mapped_until_it_is_told_of_its_end),
+        CASE(a_neighbour_that_was_slower_gets_less_the_next_time),
         CASE(a_neighbour_that_cannot_help_is_left_alone),
         CASE(what_a_neighbour_fails_to_copy_goes_over_the_own_link),
         CASE(a_neighbours_room_is_taken_while_it_helps),
