@@ -91,6 +91,7 @@ struct core_limits server_limits(const struct config *config)
 #undef THING
         .soft_percent = config->account_soft,
         .sessions = config->max_sessions,
+        .pieces_bytes = config->pin_pieces_bytes,
         .split_bytes = config->split_bytes,
         .offload_percent = config->offload_limit,
         .reclaim_ms = config->reclaim_seconds,

@@ -103,6 +103,7 @@ struct job_spill_key {
 #define JOB_TO_PEER 16u
 #define JOB_HASHES 32u
 #define JOB_AHEAD 64u
+#define JOB_IN_PIECES 128u
 
 #define JOB_PEERS_MAX 16
 #define JOB_PEERS_TEXT ((size_t)JOB_PEERS_MAX * 48) /* UUIDs and what is between them */

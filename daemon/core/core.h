@@ -68,6 +68,7 @@ struct core_limits {
     uint64_t account[ACCOUNT_THINGS]; /* of each user of the main listener; 0 = no limit, here and below */
     unsigned soft_percent;            /* of an account's limit, from where on an event warns */
     uint32_t sessions;
+    uint64_t pieces_bytes;    /* of host memory that is pinned in pieces, at least; 0: none is */
     uint64_t split_bytes;     /* of a copy that goes over neighbours' links too (daemon/core/links.h), at least; 0: none does */
     unsigned offload_percent; /* of a model's bytes, cumulative */
     uint32_t reclaim_ms;      /* how long a move waits for clients to let go */

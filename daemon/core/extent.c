@@ -104,9 +104,14 @@ int extent_fd_for(struct extent *extent, enum hbm_access access, int *fd)
     return *fd < 0 ? *fd : 0;
 }
 
+bool fd_is_shareable(int fd)
+{
+    return fcntl(fd, F_GET_SEALS) < 0;
+}
+
 bool extent_is_shareable(const struct extent *extent)
 {
-    return !extent->device->is_cuda || extent->kind != JOB_EXTENT_HOST || fcntl(extent->fd, F_GET_SEALS) < 0;
+    return !extent->device->is_cuda || extent->kind != JOB_EXTENT_HOST || fd_is_shareable(extent->fd);
 }
 
 void extent_export(struct extent *extent, enum hbm_access access)

@@ -42,6 +42,8 @@ struct extent *extent_unref(struct extent *extent);
 int extent_fd_for(struct extent *extent, enum hbm_access access, int *fd);
 /* False of a GPU's host memory where the driver shares none: a memfd that only the worker pins. */
 bool extent_is_shareable(const struct extent *extent);
+/* The same of the fd of a GPU's host memory. */
+bool fd_is_shareable(int fd);
 /* A client is about to map it. What somebody may write has no checksum any more. */
 void extent_export(struct extent *extent, enum hbm_access access);
 /* Of the raw form, which is what clients map. */
@@ -67,6 +69,7 @@ struct extent_create {
     /* One COPY writes every byte before anyone reads: of host memory, what the account let go of before will do; device
      * memory is made by that job, and the extent has no fd until extent_create_finish. */
     bool filled_at_once;
+    bool shared; /* clients are to map it: no host memory that is pinned in pieces */
     void (*done)(struct extent_create *create);
     void *context; /* the caller's */
     int error;

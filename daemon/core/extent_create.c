@@ -265,6 +265,9 @@ static void submit_create(struct extent_create *create)
     create->job.share = account_share(create->account);
     create->job.request.create.size = create->size;
     create->job.request.create.kind = create->kind;
+    uint64_t least = create->core->limits.pieces_bytes;
+    if (create->kind == JOB_EXTENT_HOST && least && create->size >= least && !create->shared)
+        create->job.request.create.flags = JOB_IN_PIECES;
     create->core->env.submit(create->core->env.context, &create->job);
 }
 

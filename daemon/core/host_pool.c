@@ -87,7 +87,7 @@ bool host_pool_take(struct extent_create *create)
     list_for_each (node, &create->core->host_pool) {
         struct pooled *pooled = list_entry(node, struct pooled, node);
         if (pooled->device != create->device || !owner_equal(pooled->owner, create->account->owner) ||
-            pooled->size != create->size)
+            pooled->size != create->size || (create->shared && !fd_is_shareable(pooled->fd)))
             continue;
         unlist(pooled);
         create->pooled_fd = pooled->fd;

@@ -436,6 +436,7 @@ static void create_one(struct track *track, struct transition *transition, struc
         .size = plan->size,
         .wait_ms = transition->memory_wait_ms,
         .moves = !transition->copy || !transition->commit,
+        .shared = transition->live,
         .filled_at_once = is_filled_at_once(plan) && (plan->tier != HBM_TIER_DEVICE || is_made_by_its_copy(transition, plan)),
         .done = created,
     };

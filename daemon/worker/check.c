@@ -152,7 +152,7 @@ static int check_request(unsigned opcode, const union job_request *r, unsigned *
     case JOB_CREATE:
         if (r->create.kind > JOB_EXTENT_DISK)
             return BAD("no extent is of kind %u", r->create.kind);
-        if (r->create.flags && (r->create.flags != JOB_AHEAD || r->create.kind != JOB_EXTENT_HOST))
+        if (r->create.flags & ~(JOB_AHEAD | JOB_IN_PIECES) || (r->create.flags && r->create.kind != JOB_EXTENT_HOST))
             return BAD("flags %#x with an extent of kind %u", r->create.flags, r->create.kind);
         return r->create.size ? 0 : BAD("an extent of 0 bytes");
     case JOB_DESTROY:

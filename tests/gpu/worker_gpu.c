@@ -49,6 +49,32 @@ static void host_memory_is_made_ahead_without_a_context(void)
     free(bytes), free(back);
 }
 
+/* Across what was registered at one go, from any byte to any byte. */
+static void host_memory_pinned_in_pieces_is_like_any_other(void)
+{
+    static const struct ask_range ranges[] = {
+        {0, 0, 150 * MIB}, {5, 64 * MIB - 3, 70 * MIB}, {64 * MIB - 1, 1, 2}, {60 * MIB, 62 * MIB, 80 * MIB}};
+    uint64_t size = 150 * MIB;
+    struct ask_extent host = {.fd = -1}, device = {.fd = -1};
+    unsigned char *bytes = random_bytes(size, 79), *want = calloc(1, size), *back = calloc(1, size);
+    bool good = is(ask_create_with(&worker, JOB_EXTENT_HOST, size, JOB_IN_PIECES, &host), 0) &&
+                is(ask_create(&worker, JOB_EXTENT_DEVICE, size, &device), 0) && put(&device, 0, bytes, size);
+
+    for (unsigned i = 0; i < 4 && good; i++) {
+        const struct ask_range *r = &ranges[i];
+        uint64_t sum = 0;
+        memcpy(want + r->target_offset, bytes + r->source_offset, r->bytes);
+        good = is(ask_copy(&worker, &device, &host, *r, JOB_CHECKSUM, &sum), 0) && get(&host, 0, back, size);
+        ok(good && !memcmp(want, back, size), "what is offloaded into host memory pinned in pieces is there");
+        struct ask_range up = {r->target_offset, r->source_offset, r->bytes};
+        good = good && is(ask_copy(&worker, &host, &device, up, JOB_VERIFY, &sum), 0) && get(&device, 0, back, size);
+        ok(good && !memcmp(bytes, back, size), "and comes back from it");
+    }
+    ask_drop(&worker, &device);
+    ask_drop(&worker, &host);
+    free(bytes), free(want), free(back);
+}
+
 static void memory_outlives_the_worker(void)
 {
     unsigned char *bytes = random_bytes(5 * MIB, 9);
@@ -314,6 +340,7 @@ int main(int argc, char **argv)
     worker_tests_begin(argc, argv);
     starting_creates_no_context();
     host_memory_is_made_ahead_without_a_context();
+    host_memory_pinned_in_pieces_is_like_any_other();
     cuda_ipc_blocks_live_until_destroyed();
     memory_outlives_the_worker();
     the_context_goes_when_idle_and_comes_back();

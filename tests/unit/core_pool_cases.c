@@ -85,6 +85,41 @@ static void the_worker_knows_reused_memory_by_the_same_token(void **state)
     }
 }
 
+static struct job_create_request create_of(struct ask *question)
+{
+    world_run(&w);
+    const struct job *job = list_entry(list_first(&w.jobs), struct job, node);
+    assert_int_equal(job->opcode, JOB_CREATE);
+    struct job_create_request request = job->request.create;
+    w.hold = false;
+    world_run(&w);
+    free(question);
+    return request;
+}
+
+static void large_host_memory_is_pinned_in_pieces_but_for_those_who_go_on_in_it(void **state)
+{
+    (void)state;
+    make_kept(&w, "small", 31, 1024);
+    make_kept(&w, "large", 32, 1024);
+    w.core->limits.pieces_bytes = 32 * 4096;
+    struct ask *question = ask(&w, alice, NULL);
+    w.hold = true;
+    verb_offload(w.core, &question->call, "small", HBM_TIER_HOST, false);
+    assert_int_equal(create_of(question).flags, 0);
+    question = ask(&w, alice, NULL);
+    w.hold = true;
+    verb_offload(w.core, &question->call, "large", HBM_TIER_HOST, false);
+    assert_int_equal(create_of(question).flags, JOB_IN_PIECES);
+    assert_int_equal(restore(&w, "large")->state, WIRE_OP_DONE);
+    assert_int_equal(w.device->pooled, 32 * 4096);
+    question = ask(&w, alice, NULL);
+    w.hold = true;
+    verb_demote(w.core, &question->call, "large", true); /* not into what lies in the pool */
+    assert_int_equal(create_of(question).flags, 0);
+    world_check_books(&w);
+}
+
 static void after_a_minute_it_is_given_back(void **state)
 {
     (void)state;
@@ -240,6 +275,7 @@ int core_pool_cases(void)
     const struct CMUnitTest tests[] = {
         CASE(what_a_restore_releases_serves_the_next_offload),
         CASE(the_worker_knows_reused_memory_by_the_same_token),
+        CASE(large_host_memory_is_pinned_in_pieces_but_for_those_who_go_on_in_it),
         CASE(after_a_minute_it_is_given_back),
         CASE(it_gives_way_to_who_needs_the_room),
         CASE(it_stays_when_going_would_not_help),

@@ -75,6 +75,7 @@ static void nothing_is_made_ahead_where_memory_is_short_or_of_another_kind(void 
     expect(ask_create_with(&worker, JOB_EXTENT_HOST, half, JOB_AHEAD, &e), HBM_E_NO_MEMORY);
     expect(ask_create_with(&worker, JOB_EXTENT_DEVICE, 4096, JOB_AHEAD, &e), HBM_E_BAD_REQUEST);
     expect(ask_create_with(&worker, JOB_EXTENT_DISK, 4096, JOB_AHEAD, &e), HBM_E_BAD_REQUEST);
+    expect(ask_create_with(&worker, JOB_EXTENT_DISK, 4096, JOB_IN_PIECES, &e), HBM_E_BAD_REQUEST);
     expect(ask_create_with(&worker, JOB_EXTENT_HOST, 4096, JOB_AHEAD | 1, &e), HBM_E_BAD_REQUEST);
 }
 

@@ -99,8 +99,8 @@ static int create_shared(const CUmemAllocationProp *prop, uint64_t wanted, uint6
     return failure->error;
 }
 
-/* Where it is made ahead, only registering it is left for whoever maps it. */
-static int create_memfd(uint64_t wanted, bool ahead, uint64_t *size, int *fd, struct failure *failure)
+/* Where its pages are made now, only registering it is left for whoever maps it. */
+static int create_memfd(uint64_t wanted, bool touch, uint64_t *size, int *fd, struct failure *failure)
 {
     uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
 
@@ -108,7 +108,7 @@ static int create_memfd(uint64_t wanted, bool ahead, uint64_t *size, int *fd, st
     _cleanup_fd_ int memfd = memfd_fixed("hbm-extent", *size);
     if (memfd < 0)
         return fail_errno(failure, HBM_E_SYSTEM, "memfd_create", -memfd);
-    if (ahead && touch_pages(memfd, *size, host_node(), failure))
+    if (touch && touch_pages(memfd, *size, host_node(), failure))
         return failure->error;
     *fd = TAKE_FD(memfd);
     return 0;
@@ -124,12 +124,13 @@ static int create_host(const struct job_create_request *request, uint64_t *size,
     if (available && wanted > available)
         return fail(failure, HBM_E_NO_MEMORY, "%llu bytes of host memory wanted, %llu available",
                     (unsigned long long)wanted, (unsigned long long)available);
-    if (driver_attribute(CU_DEVICE_ATTRIBUTE_HOST_NUMA_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED)) {
+    if (!(request->flags & JOB_IN_PIECES) &&
+        driver_attribute(CU_DEVICE_ATTRIBUTE_HOST_NUMA_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED)) {
         int error = create_shared(&prop, wanted, size, fd, &refusal);
         if (!error || error == HBM_E_NO_MEMORY)
             return error ? fail(failure, error, "%s", refusal.detail) : 0;
     }
-    return create_memfd(wanted, request->flags & JOB_AHEAD, size, fd, failure);
+    return create_memfd(wanted, request->flags != 0, size, fd, failure);
 }
 
 int device_destroy(const struct job_destroy_request *request, struct failure *failure)

@@ -9,6 +9,8 @@ int extent_granularity(uint64_t *bytes, struct failure *failure);
 int map_handle(const struct job_extent *extent, uint64_t handle, struct view *view, struct failure *failure);
 int map_extent(const struct job_extent *extent, int fd, struct view *view, struct failure *failure);
 void unmap_extent(struct view *view);
+/* Bytes from there, at most `bytes`, that one copy may have: none reaches from one registered piece into the next. */
+size_t map_up_to_seam(const void *at, size_t bytes);
 
 /* keep.c: host extents with a token stay mapped until they are forgotten or the context goes. */
 int keep_map(const struct job_extent *extent, int fd, struct view *view, struct failure *failure);

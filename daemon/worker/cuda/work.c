@@ -1,6 +1,7 @@
 /* Copies, marks, pinning and kernels. */
 #include "daemon/worker/cuda/context.h"
 #include "daemon/worker/cuda/error.h"
+#include "daemon/worker/cuda/extent.h"
 #include "daemon/worker/device.h"
 #include "daemon/worker/job.h"
 
@@ -27,8 +28,17 @@ void device_mark_free(struct device_mark *mark)
 
 int device_copy(enum device_stream stream, void *target, const void *source, size_t bytes, struct failure *failure)
 {
-    return runtime_check(failure, "cudaMemcpyAsync",
-                         cudaMemcpyAsync(target, source, bytes, cudaMemcpyDefault, context_stream(stream)));
+    unsigned char *to = target;
+    const unsigned char *from = source;
+
+    while (bytes) {
+        size_t part = map_up_to_seam(to, map_up_to_seam(from, bytes));
+        if (runtime_check(failure, "cudaMemcpyAsync",
+                          cudaMemcpyAsync(to, from, part, cudaMemcpyDefault, context_stream(stream))))
+            return failure->error;
+        to += part, from += part, bytes -= part;
+    }
+    return 0;
 }
 
 int device_mark(enum device_stream stream, struct device_mark *mark, struct failure *failure)
