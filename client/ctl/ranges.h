@@ -1,8 +1,8 @@
 /* Calibrated ranges as other programs write them.
  * TENSORRT: the text of a calibration cache (TensorRT 7 to 10): TRT-VERSION-ALGORITHM, then a line a tensor, NAME: SCALE, the scale
  * being the pattern of a binary32 in hexadecimal digits, of which 127 are the range.
- * ONNXRUNTIME: calibration.json of onnxruntime.quantization.write_calibration_table and save_tensors_data, as 1.16 to 1.32 write
- * it (TensorsData), or as older ones do ({NAME: [lowest, highest]}). */
+ * ONNXRUNTIME: calibration.json of onnxruntime.quantization.write_calibration_table, and what its save_tensors_data writes: a
+ * TensorsData, as of 1.32, or {NAME: [lowest, highest]}, as of 1.14 to 1.16. */
 #pragma once
 
 #include <stdbool.h>

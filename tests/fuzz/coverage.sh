@@ -21,6 +21,7 @@ about() { # NAME
         gguf) echo client/ctl/gguf.c ;;
         ledger) echo daemon/core/ledger*.c daemon/core/readopt*.c ;;
         names) echo daemon/core/{names,select}.c daemon/rpc/{encoding,method}.c ;;
+        ranges) echo client/ctl/ranges.c ;;
         rpc) echo daemon/rpc/*.c ;;
         safetensors) echo client/ctl/{safetensors,json_text}.c ;;
         table) echo proto/table.c ;;
