@@ -199,8 +199,9 @@ class Operator(threading.Thread):
         self.ctl(*words, also=("NOT_FOUND", "STALE"))
 
     def ask(self):
-        words = self.dice.choice([["hash", "*"], ["ls"], ["ops"], ["models"], ["sessions"], ["status"], ["show", "*"], ["events"]])
-        self.ctl(*words, also=("NOT_FOUND", "STALE"))
+        words = self.dice.choice([["hash", "*"], ["ls"], ["ops"], ["models"], ["sessions"], ["status"], ["show", "*"], ["events"],
+                                  ["observe", "*"], ["observe", "*", "--forget"]])
+        self.ctl(*words, also=("NOT_FOUND", "STALE", "UNSUPPORTED"))
 
     def remove(self):
         with self.storm.truth.own_model(self.dice.randrange(3)) as row:
