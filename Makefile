@@ -74,6 +74,9 @@ $(BUILD)/obj/%.cu.o: %.cu
 	@mkdir -p $(@D)
 	$(call say,NVCC)$(NVCC) $(NVCCFLAGS) -MMD -MP -c $< -o $@
 
+# Tensor cores by warp group are of 9.0 alone, and no part of what later architectures run.
+$(BUILD)/obj/kernels/matmul/wide_half.cu.o: GENCODE := $(subst compute_90$(comma)code=sm_90,compute_90a$(comma)code=sm_90a,$(GENCODE))
+
 $(BUILD)/hbmd: $(call objects,$(OWNER))
 	$(call say,LD)$(LINK) $^ -o $@ $(call pc,libs,$(OWNER_LIBS))
 

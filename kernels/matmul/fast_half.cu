@@ -1,101 +1,107 @@
-/* F16 and BF16 on tensor cores: a block has 128 x 128 sums, each of its eight warps 64 x 32 as 4 x 2 fragments. The
- * next tiles come into registers while these are worked on, and become x's type as they are put into shared memory.
- * A row there is eight elements longer than it has to be, so that the rows of a fragment start in different banks.
- */
-#include <mma.h>
+/* F16 and BF16 on tensor cores: a block has 128 rows of sums, a warp 64 x 64 of them in registers. Tiles come into
+ * a ring of stages in shared memory, raw ones by cp.async, encoded or badly aligned ones through registers, where
+ * they become x's type. A row of a tile is four chunks of 16 bytes, which change places by the row, so that eight
+ * rows of a matrix are read from all banks (ldmatrix). */
+#include "kernels/matmul/half_tiles.cuh"
+#include "kernels/matmul/mma.cuh"
 
-#include "kernels/matmul/kernels.h"
-
-#define BLOCK 128u
+#define COLUMNS 128u
+#define SIDE 64u /* of a warp's sums */
+#define THREADS 128u
 #define DEPTH 32u
-#define THREADS 256u
-#define PITCH (DEPTH + 8)
-#define SIDE 16u /* of a fragment */
-#define DOWN 4u  /* fragments a warp */
-#define ACROSS 2u
+#define STAGES 3u
 
-using namespace nvcuda;
-
-template <class X, class Store> using tile_of = hbm_tile<Store, X, BLOCK, DEPTH, PITCH, THREADS>;
-typedef wmma::fragment<wmma::accumulator, SIDE, SIDE, SIDE, float> sums;
-
-template <class X>
-static __device__ __forceinline__ void multiply(sums (&sum)[DOWN][ACROSS], const X *x, const X *w)
-{
-#pragma unroll
-    for (unsigned at = 0; at < DEPTH; at += SIDE) {
-        wmma::fragment<wmma::matrix_a, SIDE, SIDE, SIDE, X, wmma::row_major> a[DOWN];
-        wmma::fragment<wmma::matrix_b, SIDE, SIDE, SIDE, X, wmma::col_major> b[ACROSS];
-
-        for (unsigned i = 0; i < DOWN; i++)
-            wmma::load_matrix_sync(a[i], x + i * SIDE * PITCH + at, PITCH);
-        for (unsigned j = 0; j < ACROSS; j++)
-            wmma::load_matrix_sync(b[j], w + j * SIDE * PITCH + at, PITCH);
-        for (unsigned i = 0; i < DOWN; i++)
-            for (unsigned j = 0; j < ACROSS; j++)
-                wmma::mma_sync(sum[i][j], a[i], b[j], sum[i][j]);
-    }
-}
-
-/* By a patch of shared memory that is the warp's own: fragments do not say which lane has what. */
-template <class X>
-static __device__ __forceinline__ void store(const matmul &job, const sums &sum, float *patch, uint32_t row,
-                                             uint32_t column)
+/* One stage's part of a warp's sums. */
+template <class X> static __device__ __forceinline__ void multiply(float (&sum)[4][8][4], const X *x, const X *w)
 {
     unsigned lane = threadIdx.x % 32;
 
-    wmma::store_matrix_sync(patch, sum, SIDE, wmma::mem_row_major);
-    __syncwarp();
-    for (unsigned i = lane; i < SIDE * SIDE; i += 32) {
-        uint32_t r = row + i / SIDE, c = column + i % SIDE;
+#pragma unroll
+    for (unsigned at = 0; at < DEPTH / CHUNK; at += 2) {
+        uint32_t a[4][4], b[4][4];
 
-        if (r < job.x.rows && c < job.w.rows)
-            ((X *)job.y)[(size_t)r * job.w.rows + c] = hbm_from_float<X>(patch[i]);
+#pragma unroll
+        for (unsigned i = 0; i < 4; i++)
+            load_matrices(a[i], x + place<DEPTH>(i * 16 + lane % 16, at + lane / 16));
+#pragma unroll
+        for (unsigned j = 0; j < 4; j++)
+            load_matrices(b[j], w + place<DEPTH>(j * 16 + lane / 16 * 8 + lane % 8, at + lane / 8 % 2));
+#pragma unroll
+        for (unsigned i = 0; i < 4; i++)
+#pragma unroll
+            for (unsigned j = 0; j < 8; j++)
+                multiply_add<X>(sum[i][j], a[i], b[j / 2][j % 2 * 2], b[j / 2][j % 2 * 2 + 1]);
     }
-    __syncwarp();
 }
 
-template <class X, class Store> static __global__ __launch_bounds__(THREADS) void fast(matmul job)
+/* COPY_X, COPY_W: these are raw and aligned. */
+template <class X, class Store, bool COPY_X, bool COPY_W>
+static __global__ __launch_bounds__(THREADS, 2) void fast(matmul job)
 {
-    __shared__ alignas(32) X x[2][BLOCK * PITCH], w[2][BLOCK * PITCH];
-    uint32_t row = blockIdx.y * BLOCK, column = blockIdx.x * BLOCK, depth = job.x.columns;
-    unsigned warp = threadIdx.x / 32, down = warp / 4 * DOWN * SIDE, across = warp % 4 * ACROSS * SIDE;
-    sums sum[DOWN][ACROSS];
-    tile_of<X, X> next_x;
-    tile_of<X, Store> next_w;
+    extern __shared__ uint4 stages[];
+    X *x = (X *)stages, *w = x + STAGES * ROWS * DEPTH;
+    uint32_t row, column, depth = job.x.columns;
+    float sum[4][8][4] = {};
 
-    for (unsigned i = 0; i < DOWN; i++)
-        for (unsigned j = 0; j < ACROSS; j++)
-            wmma::fill_fragment(sum[i][j], 0.0f);
-    next_x.fetch(job.x, row, 0), next_w.fetch(job.w, column, 0);
-    next_x.put(x[0], job.x, row, 0), next_w.put(w[0], job.w, column, 0);
-    __syncthreads();
-    for (uint32_t k = 0, turn = 0; k < depth; k += DEPTH, turn ^= 1) {
-        bool more = k + DEPTH < depth;
+    choose<COLUMNS>(job, &row, &column);
+    std::conditional_t<COPY_X, direct<X, ROWS, DEPTH, THREADS>, converted<X, X, ROWS, DEPTH, THREADS>> from_x(job.x,
+                                                                                                              row);
+    std::conditional_t<COPY_W, direct<X, COLUMNS, DEPTH, THREADS>, converted<X, Store, COLUMNS, DEPTH, THREADS>>
+        from_w(job.w, column);
+    unsigned warp = threadIdx.x / 32;
+    unsigned down = warp / (COLUMNS / SIDE) * SIDE, across = warp % (COLUMNS / SIDE) * SIDE;
 
-        if (more)
-            next_x.fetch(job.x, row, k + DEPTH), next_w.fetch(job.w, column, k + DEPTH);
-        multiply(sum, &x[turn][down * PITCH], &w[turn][across * PITCH]);
-        if (more) {
-            next_x.put(x[turn ^ 1], job.x, row, k + DEPTH);
-            next_w.put(w[turn ^ 1], job.w, column, k + DEPTH);
-        }
-        __syncthreads();
+    for (unsigned s = 0; s < STAGES - 1; s++) {
+        from_x.begin(x + s * ROWS * DEPTH, s * DEPTH), from_w.begin(w + s * COLUMNS * DEPTH, s * DEPTH);
+        end_stage();
+        from_x.hold(s * DEPTH), from_w.hold(s * DEPTH);
+        from_x.end(x + s * ROWS * DEPTH, s * DEPTH), from_w.end(w + s * COLUMNS * DEPTH, s * DEPTH);
     }
-    float *patch = (float *)&x[0][0] + warp * SIDE * SIDE;
-    for (unsigned i = 0; i < DOWN; i++)
-        for (unsigned j = 0; j < ACROSS; j++)
-            store<X>(job, sum[i][j], patch, row + down + i * SIDE, column + across + j * SIDE);
+    from_x.hold((STAGES - 1) * DEPTH), from_w.hold((STAGES - 1) * DEPTH);
+    for (uint32_t k = 0, turn = 0; k < depth; k += DEPTH, turn = turn + 1 == STAGES ? 0 : turn + 1) {
+        unsigned next = turn ? turn - 1 : STAGES - 1;
+        uint32_t ahead = k + (STAGES - 1) * DEPTH;
+        X *next_x = x + next * ROWS * DEPTH, *next_w = w + next * COLUMNS * DEPTH;
+
+        wait_stages<STAGES - 2>();
+        __syncthreads();
+        from_x.begin(next_x, ahead), from_w.begin(next_w, ahead);
+        end_stage();
+        from_x.end(next_x, ahead), from_w.end(next_w, ahead);
+        from_x.hold(ahead + DEPTH), from_w.hold(ahead + DEPTH);
+        multiply<X>(sum, x + (turn * ROWS + down) * DEPTH, w + (turn * COLUMNS + across) * DEPTH);
+    }
+#pragma unroll
+    for (unsigned i = 0; i < 8; i++)
+#pragma unroll
+        for (unsigned j = 0; j < 8; j++)
+            store_two<X>(job, row + down + i * 8 + threadIdx.x % 32 / 4,
+                         column + across + j * 8 + threadIdx.x % 4 * 2, sum[i / 2][j][i % 2 * 2],
+                         sum[i / 2][j][i % 2 * 2 + 1]);
+}
+
+template <class X, class Store, bool COPY_X, bool COPY_W>
+static cudaError_t launch(const matmul &job, cudaStream_t stream)
+{
+    auto kernel = fast<X, Store, COPY_X, COPY_W>;
+    constexpr unsigned bytes = STAGES * (ROWS + COLUMNS) * DEPTH * sizeof(X);
+    cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+
+    if (error)
+        return error;
+    kernel<<<blocks<COLUMNS>(job), THREADS, bytes, stream>>>(job);
+    return cudaGetLastError();
 }
 
 template <class X, class Store> cudaError_t matmul_fast(const matmul &job, cudaStream_t stream)
 {
-    fast<X, Store>
-        <<<dim3((job.w.rows + BLOCK - 1) / BLOCK, (job.x.rows + BLOCK - 1) / BLOCK), THREADS, 0, stream>>>(job);
-    return cudaGetLastError();
+    constexpr bool raw = std::is_same<X, Store>::value;
+
+    if (!copied<X, Store>(job))
+        return launch<X, Store, false, false>(job, stream);
+    return job.tile == MATMUL_WIDE ? matmul_wide<X, Store>(job, stream) : launch<X, Store, true, raw>(job, stream);
 }
 
 #define MAKE(X, STORE) template cudaError_t matmul_fast<X, STORE>(const matmul &, cudaStream_t);
-#define MAKE_ALL(X)                                                                                                \
-    MAKE(X, X) MAKE(X, int8_t) MAKE(X, __nv_fp8_e4m3) MAKE(X, __nv_fp8_e5m2) MAKE(X, hbm_int4)
+#define MAKE_ALL(X) MAKE(X, X) MAKE(X, int8_t) MAKE(X, __nv_fp8_e4m3) MAKE(X, __nv_fp8_e5m2) MAKE(X, hbm_int4)
 MAKE_ALL(__half) MAKE_ALL(__nv_bfloat16)

@@ -20,7 +20,8 @@ enum hbm_matmul_kernel {
     HBM_MATMUL_TILED,  /* F32, raw: tiles in shared memory, whose columns lie in one or two banks */
     HBM_MATMUL_PADDED, /* the same with rows one word longer: columns lie in all banks */
     HBM_MATMUL_FAST,   /* vectors, register tiles, two buffers; tensor cores for F16 and BF16 */
-    HBM_MATMUL_ROWS,   /* up to 8 rows of x: a warp reads rows of w once, at the speed of memory */
+    HBM_MATMUL_ROWS,   /* up to 8 rows of x: rows of w are read once, at the speed of memory;
+                        * tensor cores for F16 and BF16 */
 };
 
 struct hbm_matmul {
@@ -31,7 +32,10 @@ struct hbm_matmul {
     void *y;
     struct hbm_encoding encoding; /* of w: raw, or int8, fp8 or int4 in any granularity that it takes */
     const float *scale;           /* of w, as hbmd lays scales out; NULL: raw */
-    unsigned tile; /* TILED, PADDED: 16, 32, 64 or 128; 0: the largest that the device lets a block have */
+    /* TILED, PADDED: 16, 32, 64 or 128 a side; FAST of F16 and BF16: 128 or 256 columns, of which the latter takes a
+     * device of compute capability 9.0, and rows that are aligned to 16 bytes, without which it is 128. 0: the largest
+     * that the device lets a block have. */
+    unsigned tile;
 };
 
 /* Queued on `stream` (a cudaStream_t) of the current device; the memory is that device's, or reachable from there.

@@ -99,7 +99,7 @@ template <> __device__ __forceinline__ __nv_bfloat16 hbm_from_float<__nv_bfloat1
 /* Where an element's scale is. */
 __device__ __forceinline__ const float *hbm_scale_at(const hbm_weights &w, uint32_t row, uint32_t column)
 {
-    return w.scale + (size_t)row * w.scales_a_row + column / w.group;
+    return w.scale + (size_t)row * w.scales_a_row + (column < w.group ? 0 : column / w.group);
 }
 
 template <class Store>
@@ -110,26 +110,37 @@ __device__ __forceinline__ float hbm_element(const hbm_weights &w, uint32_t row,
     return w.scale ? x * *hbm_scale_at(w, row, column) : x;
 }
 
-/* HBM_TILE_CHUNK elements, in as few loads as their size takes. */
+/* HBM_TILE_CHUNK elements as they are stored, in as few loads as their size takes. */
 template <class Store>
 struct alignas(sizeof(Store) * HBM_TILE_CHUNK > 16 ? 16 : sizeof(Store) * HBM_TILE_CHUNK) hbm_chunk {
     Store element[HBM_TILE_CHUNK];
+
+    __device__ __forceinline__ void set(unsigned j, Store to)
+    {
+        element[j] = to;
+    }
+    __device__ __forceinline__ float at(unsigned j) const
+    {
+        return hbm_to_float(element[j]);
+    }
+};
+template <> struct hbm_chunk<hbm_int4> {
+    uint32_t eight;
+
+    __device__ __forceinline__ void set(unsigned j, hbm_int4 to)
+    {
+        eight |= ((uint32_t)to.value & 15u) << 4 * j; /* it was 0 */
+    }
+    __device__ __forceinline__ float at(unsigned j) const
+    {
+        return __uint_as_float(0x4b000000u | ((eight >> 4 * j & 15u) ^ 8u)) - 8388616.0f;
+    }
 };
 
-/* Elements i and the following of a buffer, where a chunk of them is aligned. */
-template <class Store>
-__device__ __forceinline__ void hbm_read_chunk(hbm_chunk<Store> &to, const void *data, size_t i)
+/* Where the chunk is that starts with element i, aligned, of a buffer. */
+template <class Store> __device__ __forceinline__ const hbm_chunk<Store> *hbm_chunk_at(const void *data, size_t i)
 {
-    to = *(const hbm_chunk<Store> *)((const Store *)data + i);
-}
-template <>
-__device__ __forceinline__ void hbm_read_chunk<hbm_int4>(hbm_chunk<hbm_int4> &to, const void *data, size_t i)
-{
-    uint32_t eight = ((const uint32_t *)data)[i / 8];
-
-#pragma unroll
-    for (unsigned j = 0; j < HBM_TILE_CHUNK; j++)
-        to.element[j] = hbm_int4(eight >> 4 * j);
+    return (const hbm_chunk<Store> *)data + i / HBM_TILE_CHUNK;
 }
 
 /* ROWS x COLUMNS elements of stored type Store as type To, PITCH a row in shared memory, by THREADS threads. */
@@ -153,11 +164,13 @@ template <class Store, class To, unsigned ROWS, unsigned COLUMNS, unsigned PITCH
         size_t from = (size_t)row * w.columns + column;
 
         if (whole && row < w.rows && column + HBM_TILE_CHUNK <= w.columns) {
-            hbm_read_chunk<Store>(to, w.data, from);
+            to = *hbm_chunk_at<Store>(w.data, from);
             return;
         }
+        to = {};
         for (unsigned j = 0; j < HBM_TILE_CHUNK; j++)
-            to.element[j] = row < w.rows && column + j < w.columns ? hbm_stored<Store>(w.data, from + j) : Store(0.0f);
+            if (row < w.rows && column + j < w.columns)
+                to.set(j, hbm_stored<Store>(w.data, from + j));
     }
 
   public:
@@ -175,7 +188,7 @@ template <class Store, class To, unsigned ROWS, unsigned COLUMNS, unsigned PITCH
         }
     }
 
-    /* `put` for each element: (its row in the tile, its column, its value). */
+    /* `put` for each chunk: (its row in the tile, its first column, its values). */
     template <class Put>
     __device__ __forceinline__ void each(const hbm_weights &w, uint32_t row, uint32_t column, Put put) const
     {
@@ -184,25 +197,39 @@ template <class Store, class To, unsigned ROWS, unsigned COLUMNS, unsigned PITCH
 #pragma unroll
         for (unsigned i = 0; i < CHUNKS; i++) {
             unsigned r = index(i) / ROW_CHUNKS, c = index(i) % ROW_CHUNKS * HBM_TILE_CHUNK;
-#pragma unroll
-            for (unsigned j = 0; j < HBM_TILE_CHUNK; j++) {
-                float x = hbm_to_float(chunk[i].element[j]) * scale[i];
+            float x[HBM_TILE_CHUNK];
+            hbm_chunk<To> values;
 
-                if (own_scales && row + r < w.rows && column + c + j < w.columns)
-                    x *= *hbm_scale_at(w, row + r, column + c + j);
-                put(r, c + j, hbm_from_float<To>(x));
-            }
+#pragma unroll
+            for (unsigned j = 0; j < HBM_TILE_CHUNK; j++)
+                x[j] = chunk[i].at(j) * scale[i];
+            if (own_scales)
+                for (unsigned j = 0; j < HBM_TILE_CHUNK; j++)
+                    if (row + r < w.rows && column + c + j < w.columns)
+                        x[j] *= *hbm_scale_at(w, row + r, column + c + j);
+#pragma unroll
+            for (unsigned j = 0; j < HBM_TILE_CHUNK; j++)
+                values.set(j, hbm_from_float<To>(x[j]));
+            put(r, c, values);
         }
     }
 
     __device__ __forceinline__ void put(To *tile, const hbm_weights &w, uint32_t row, uint32_t column) const
     {
-        each(w, row, column, [tile](unsigned r, unsigned c, To x) { tile[r * PITCH + c] = x; });
+        each(w, row, column, [tile](unsigned r, unsigned c, const hbm_chunk<To> &values) {
+#pragma unroll
+            for (unsigned j = 0; j < HBM_TILE_CHUNK; j++)
+                tile[r * PITCH + c + j] = values.element[j];
+        });
     }
     /* PITCH is then of a column. */
     __device__ __forceinline__ void put_transposed(To *tile, const hbm_weights &w, uint32_t row,
                                                    uint32_t column) const
     {
-        each(w, row, column, [tile](unsigned r, unsigned c, To x) { tile[c * PITCH + r] = x; });
+        each(w, row, column, [tile](unsigned r, unsigned c, const hbm_chunk<To> &values) {
+#pragma unroll
+            for (unsigned j = 0; j < HBM_TILE_CHUNK; j++)
+                tile[(c + j) * PITCH + r] = values.element[j];
+        });
     }
 };

@@ -52,6 +52,30 @@ static int choose_tile(const struct hbm_matmul *job, unsigned *tile, char *why, 
     return 0;
 }
 
+/* The columns of sums that a block has, in F16 and BF16: as many as the device can. */
+static int choose_columns(const struct hbm_matmul *job, unsigned *columns, char *why, size_t size)
+{
+    int usual, most, error = shared_bytes(&usual, &most);
+    bool here = false;
+
+    if (job->tile && job->tile != 128 && job->tile != MATMUL_WIDE)
+        return refuse(why, size, "HBM_MATMUL_FAST of F16 and BF16 has tiles of 128 or %u columns, not %u",
+                      MATMUL_WIDE, job->tile);
+    if (!error && job->tile != 128)
+        error = matmul_wide_here(&here);
+    if (error)
+        return error;
+    here = here && matmul_wide_bytes() <= (size_t)most;
+    if (job->tile == MATMUL_WIDE && !here)
+        return refuse(
+            why, size,
+            "tiles of 128 x %u take %zu bytes of shared memory and tensor cores by warp group, a block here "
+            "has %d, at most %d; take 128",
+            MATMUL_WIDE, matmul_wide_bytes(), usual, most);
+    *columns = here ? MATMUL_WIDE : 128;
+    return 0;
+}
+
 /* hbmd's layout of scales as a matrix has them. */
 static void place_scales(const struct hbm_matmul *job, struct hbm_weights *w)
 {
@@ -128,10 +152,12 @@ int hbm_matmul(const struct hbm_matmul *job, void *stream, char *why, size_t siz
 
     if (!error && (kernel == HBM_MATMUL_TILED || kernel == HBM_MATMUL_PADDED))
         error = choose_tile(job, &inner.tile, why, size);
-    if (error)
-        return error;
     if (kernel == HBM_MATMUL_AUTO)
         kernel = job->m <= MATMUL_ROWS_MOST ? HBM_MATMUL_ROWS : HBM_MATMUL_FAST;
+    if (!error && kernel == HBM_MATMUL_FAST && job->dtype != HBM_F32)
+        error = choose_columns(job, &inner.tile, why, size);
+    if (error)
+        return error;
     if (kernel == HBM_MATMUL_NAIVE)
         return matmul_naive(inner, (cudaStream_t)stream);
     if (kernel == HBM_MATMUL_TILED || kernel == HBM_MATMUL_PADDED)

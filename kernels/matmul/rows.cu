@@ -1,5 +1,8 @@
 /* Few rows of x, as in decoding: what counts is that w is read once, at the speed of memory. A warp has WIDE rows
- * of w, and its lanes 16 bytes of each at a time; x comes from the cache. */
+ * of w, and its lanes 16 bytes of each at a time; x comes from the cache. What tensor cores can take is theirs:
+ * rows_half.cu. */
+#include <type_traits>
+
 #include "kernels/matmul/kernels.h"
 
 #define WARPS 8u
@@ -120,6 +123,9 @@ template <class X, class Store, unsigned M> static cudaError_t launch(const matm
 
 template <class X, class Store> cudaError_t matmul_rows(const matmul &job, cudaStream_t stream)
 {
+    if constexpr (!std::is_same<X, float>::value)
+        if (matmul_few_takes<X, Store>(job))
+            return matmul_few<X, Store>(job, stream);
     if (job.x.rows == 1)
         return launch<X, Store, 1>(job, stream);
     return launch<X, Store, MATMUL_ROWS_MOST>(job, stream);

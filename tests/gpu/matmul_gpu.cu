@@ -89,86 +89,126 @@ struct shape {
     uint32_t m, n, k;
 };
 
-static std::string try_one(unsigned kernel, unsigned dtype, const hbm_encoding &encoding, shape s, size_t misalign)
+/* A product to be computed, as bytes, and what comes out: sums in binary64, and the sums of magnitudes. */
+struct problem {
+    unsigned dtype;
+    hbm_encoding encoding;
+    shape s;
+    std::vector<unsigned char> x, w;
+    std::vector<float> scale;
+    uint64_t units;
+    std::vector<double> sum, size;
+};
+
+static void multiply(problem &p, const std::vector<float> &x, const std::vector<float> &w)
 {
-    size_t width = hbm_dtype_bits(dtype) / 8, w_width = encoding.codec == HBM_CODEC_RAW ? width : 1;
-    std::vector<float> x((size_t)s.m * s.k), w((size_t)s.n * s.k), scale((size_t)s.n * s.k + 1);
-    std::vector<unsigned char> codes;
-    uint64_t units = 0;
+    for (uint32_t i = 0; i < p.s.m; i++)
+        for (uint32_t j = 0; j < p.s.n; j++) {
+            double sum = 0, size = 0;
+
+            for (uint32_t k = 0; k < p.s.k; k++) {
+                double product = (double)x[(size_t)i * p.s.k + k] * w[(size_t)j * p.s.k + k];
+                sum += product, size += std::fabs(product);
+            }
+            p.sum.push_back(sum), p.size.push_back(size);
+        }
+}
+
+static problem make(unsigned dtype, const hbm_encoding &encoding, shape s)
+{
+    std::vector<float> x((size_t)s.m * s.k), w((size_t)s.n * s.k);
+    problem p = {dtype, encoding, s, {}, {}, std::vector<float>(w.size() + 1), 0, {}, {}};
 
     for (size_t i = 0; i < x.size(); i++)
         x[i] = rounded(dtype, noise(i));
     for (size_t i = 0; i < w.size(); i++)
         w[i] = rounded(dtype, noise(~i) * (1 + (float)(i / s.k % 5)));
-    std::vector<unsigned char> raw = stored(dtype, w), data = raw;
+    p.x = stored(dtype, x), p.w = stored(dtype, w);
     if (encoding.codec != HBM_CODEC_RAW) {
+        std::vector<unsigned char> raw = p.w, back(w.size() * 4);
         hbm_receipt receipt;
         codec_job job = {};
 
-        job.raw_in = raw.data(), job.scale = scale.data();
+        job.raw_in = raw.data(), job.scale = p.scale.data();
         job.dims[0] = s.n, job.dims[1] = s.k, job.rank = 2;
         job.dtype = dtype, job.encoding = encoding;
-
-        hbm_encoding_units(&encoding, job.dims, 2, &units);
-        codes.resize((w.size() * hbm_dtype_bits(hbm_codec_stored_dtype(encoding.codec)) + 7) / 8);
-        job.data = codes.data();
+        hbm_encoding_units(&encoding, job.dims, 2, &p.units);
+        p.w.resize((w.size() * hbm_dtype_bits(hbm_codec_stored_dtype(encoding.codec)) + 7) / 8);
+        job.data = p.w.data();
         codec_encode_host(&job, &receipt);
-        std::vector<unsigned char> back(w.size() * 4);
         job.raw_out = back.data();
         job.dtype = HBM_F32;
         codec_decode_host(&job);
         memcpy(w.data(), back.data(), back.size());
-        data = codes;
     }
-    std::vector<unsigned char> x_bytes = stored(dtype, x), y((size_t)s.m * s.n * width);
-    memory d_x(x_bytes.size(), misalign * width), d_w(data.size(), misalign * w_width), d_y(y.size()),
-        d_scale(units * 4 + 4);
+    multiply(p, x, w);
+    return p;
+}
+
+static std::string attempt(unsigned kernel, unsigned tile, const problem &p, size_t misalign)
+{
+    size_t width = hbm_dtype_bits(p.dtype) / 8, w_width = p.encoding.codec == HBM_CODEC_RAW ? width : 1;
+    std::vector<unsigned char> y((size_t)p.s.m * p.s.n * width);
+    memory d_x(p.x.size(), misalign * width), d_w(p.w.size(), misalign * w_width), d_y(y.size()),
+        d_scale(p.units * 4 + 4);
     struct hbm_matmul job = {};
     char why[200] = "";
-    job.kernel = kernel, job.dtype = dtype, job.m = s.m, job.n = s.n, job.k = s.k;
-    job.x = d_x.at(), job.w = d_w.at(), job.y = d_y.at(), job.encoding = encoding;
-    job.scale = units ? (const float *)d_scale.at() : nullptr;
-    int error = cudaMemcpy(d_x.at(), x_bytes.data(), x_bytes.size(), cudaMemcpyHostToDevice);
+
+    job.kernel = kernel, job.tile = tile, job.dtype = p.dtype, job.m = p.s.m, job.n = p.s.n, job.k = p.s.k;
+    job.x = d_x.at(), job.w = d_w.at(), job.y = d_y.at(), job.encoding = p.encoding;
+    job.scale = p.units ? (const float *)d_scale.at() : nullptr;
+    int error = cudaMemcpy(d_x.at(), p.x.data(), p.x.size(), cudaMemcpyHostToDevice);
     if (!error)
-        error = cudaMemcpy(d_w.at(), data.data(), data.size(), cudaMemcpyHostToDevice);
+        error = cudaMemcpy(d_w.at(), p.w.data(), p.w.size(), cudaMemcpyHostToDevice);
     if (!error)
-        error = cudaMemcpy(d_scale.at(), scale.data(), units * 4, cudaMemcpyHostToDevice);
+        error = cudaMemcpy(d_scale.at(), p.scale.data(), p.units * 4, cudaMemcpyHostToDevice);
+    if (!error)
+        error = cudaMemset(d_y.at(), 0xff, y.size());
     if (!error)
         error = hbm_matmul(&job, nullptr, why, sizeof(why));
     if (!error)
         error = cudaMemcpy(y.data(), d_y.at(), y.size(), cudaMemcpyDeviceToHost);
     if (error)
         return std::string(cudaGetErrorString((cudaError_t)error)) + " " + why;
-    double loose = dtype == HBM_F32 ? 0x1p-18 : dtype == HBM_F16 ? 0x1p-9 : 0x1p-6;
-    for (uint32_t i = 0; i < s.m; i++)
-        for (uint32_t j = 0; j < s.n; j++) {
-            double sum = 0, size = 0;
+    double loose = p.dtype == HBM_F32 ? 0x1p-18 : p.dtype == HBM_F16 ? 0x1p-9 : 0x1p-6;
+    for (size_t i = 0; i < p.sum.size(); i++) {
+        float got = element(p.dtype, y.data(), i);
 
-            for (uint32_t k = 0; k < s.k; k++) {
-                double product = (double)x[(size_t)i * s.k + k] * w[(size_t)j * s.k + k];
-                sum += product, size += std::fabs(product);
-            }
-            float got = element(dtype, y.data(), (size_t)i * s.n + j);
-            if (!(std::fabs(got - sum) <= size * loose + 1e-30)) {
-                char text[160];
-                snprintf(text, sizeof(text), "%u x %u x %u: element (%u, %u) is %.9g, not %.9g", s.m, s.n, s.k, i,
-                         j, got, sum);
-                return text;
-            }
+        if (!(std::fabs(got - p.sum[i]) <= p.size[i] * loose + 1e-30)) {
+            char text[160];
+            snprintf(text, sizeof(text), "%u x %u x %u: element (%zu, %zu) is %.9g, not %.9g", p.s.m, p.s.n, p.s.k,
+                     i / p.s.n, i % p.s.n, got, p.sum[i]);
+            return text;
         }
+    }
     return "";
 }
 
-static const struct {
-    unsigned kernel;
+static const struct step {
+    unsigned kernel, tile;
     const char *name;
-} kernels[] = {{HBM_MATMUL_NAIVE, "naive"}, {HBM_MATMUL_TILED, "tiled"}, {HBM_MATMUL_PADDED, "padded"},
-               {HBM_MATMUL_FAST, "fast"},   {HBM_MATMUL_ROWS, "rows"},   {HBM_MATMUL_AUTO, "chosen"}};
+} kernels[] = {{HBM_MATMUL_NAIVE, 0, "naive"},
+               {HBM_MATMUL_TILED, 0, "tiled"},
+               {HBM_MATMUL_PADDED, 0, "padded"},
+               {HBM_MATMUL_FAST, 0, "fast"},
+               {HBM_MATMUL_ROWS, 0, "rows"},
+               {HBM_MATMUL_AUTO, 0, "chosen"},
+               {HBM_MATMUL_FAST, 128, "fast, 128 columns a block,"}};
+
+#define COUNT (sizeof(kernels) / sizeof(struct step))
+
+static bool takes(unsigned i, unsigned dtype, const hbm_encoding &encoding)
+{
+    if (kernels[i].kernel >= HBM_MATMUL_NAIVE && kernels[i].kernel <= HBM_MATMUL_PADDED)
+        return dtype == HBM_F32 && encoding.codec == HBM_CODEC_RAW;
+    return !kernels[i].tile || dtype != HBM_F32;
+}
 
 static void every_shape()
 {
-    static const shape shapes[] = {{1, 1, 1},      {3, 5, 7},      {8, 33, 65},    {17, 129, 40}, {128, 128, 64},
-                                   {129, 257, 63}, {5, 300, 1024}, {1, 1000, 777}, {130, 70, 200}};
+    static const shape shapes[] = {{1, 1, 1},      {3, 5, 7},       {8, 33, 65},    {17, 129, 40},  {128, 128, 64},
+                                   {129, 257, 63}, {5, 300, 1024},  {1, 1000, 777}, {130, 70, 200}, {7, 31, 4224},
+                                   {2, 50, 4384},  {131, 259, 416}, {255, 513, 72}, {33, 150, 1001}};
     static const hbm_encoding encodings[] = {{HBM_CODEC_RAW, 0, 0, 0, 0},
                                              {HBM_CODEC_INT8, HBM_PER_TENSOR, 0, HBM_I8, 0},
                                              {HBM_CODEC_INT8, HBM_PER_CHANNEL, 0, HBM_I8, 0},
@@ -178,28 +218,34 @@ static void every_shape()
                                              {HBM_CODEC_FP8_E4M3, HBM_PER_TENSOR, 0, HBM_F8_E4M3, 0},
                                              {HBM_CODEC_FP8_E4M3, HBM_PER_CHANNEL, 0, HBM_F8_E4M3, 0},
                                              {HBM_CODEC_FP8_E5M2, HBM_PER_GROUP, 0, HBM_F8_E5M2, 32},
+                                             {HBM_CODEC_INT8, HBM_PER_GROUP, 0, HBM_I8, 64},
+                                             {HBM_CODEC_INT4, HBM_PER_GROUP, 0, HBM_I4, 8192},
+                                             {HBM_CODEC_INT4, HBM_PER_GROUP, 0, HBM_I4, 128},
+                                             {HBM_CODEC_INT4, HBM_PER_GROUP, 0, HBM_I4, 96},
                                              {HBM_CODEC_INT4, HBM_PER_GROUP, 0, HBM_I4, 32},
                                              {HBM_CODEC_INT4, HBM_PER_GROUP, 0, HBM_I4, 7}};
 
-    for (const auto &kernel : kernels)
-        for (unsigned dtype : {HBM_F32, HBM_F16, HBM_BF16})
-            for (const hbm_encoding &encoding : encodings) {
-                std::string wrong;
-                char text[64];
+    for (unsigned dtype : {HBM_F32, HBM_F16, HBM_BF16})
+        for (const hbm_encoding &encoding : encodings) {
+            std::string wrong[COUNT];
+            char text[64];
 
-                if (kernel.kernel >= HBM_MATMUL_NAIVE && kernel.kernel <= HBM_MATMUL_PADDED &&
-                    (dtype != HBM_F32 || encoding.codec != HBM_CODEC_RAW))
-                    continue;
+            for (const shape &s : shapes) {
+                problem p = make(dtype, encoding, s);
 
-                for (const shape &s : shapes)
+                for (unsigned i = 0; i < COUNT; i++)
                     for (size_t misalign : {0, 1})
-                        if (wrong.empty() && (kernel.kernel != HBM_MATMUL_ROWS || s.m <= 8))
-                            wrong = try_one(kernel.kernel, dtype, encoding, s, misalign);
-                hbm_encoding_text(&encoding, text, sizeof(text));
-                report(std::string(kernel.name) + " of " + hbm_dtype_name(dtype) + " by weights that are " + text +
-                           " agrees with sums in binary64",
-                       wrong);
+                        if (takes(i, dtype, encoding) && wrong[i].empty() &&
+                            (kernels[i].kernel != HBM_MATMUL_ROWS || s.m <= 8))
+                            wrong[i] = attempt(kernels[i].kernel, kernels[i].tile, p, misalign);
             }
+            hbm_encoding_text(&encoding, text, sizeof(text));
+            for (unsigned i = 0; i < COUNT; i++)
+                if (takes(i, dtype, encoding))
+                    report(std::string(kernels[i].name) + " of " + hbm_dtype_name(dtype) + " by weights that are " +
+                               text + " agrees with sums in binary64",
+                           wrong[i]);
+        }
 }
 
 static std::string refusal(const struct hbm_matmul &job, const char *word)
@@ -235,6 +281,13 @@ static void refusals()
     report("an empty matrix is refused", refusal(job, "m, n and k"));
     job = good, job.dtype = HBM_F16;
     report("a step of the ladder in F16 is refused", refusal(job, "F32"));
+    job = good, job.dtype = HBM_F16, job.kernel = HBM_MATMUL_FAST, job.tile = 48;
+    report("blocks of 48 columns are refused", refusal(job, "not 48"));
+    job.tile = 256;
+    char why[200] = "";
+    bool fits = !hbm_matmul(&job, nullptr, why, sizeof(why));
+    report(std::string("blocks of 256 columns ") + (fits ? "run" : "are refused with their size"),
+           fits ? (cudaDeviceSynchronize() ? "failed" : "") : refusal(job, "256 take"));
     job = good, job.kernel = HBM_MATMUL_ROWS;
     report("more rows than the kernel for few takes are refused", refusal(job, "up to 8"));
     job = good, job.encoding.codec = HBM_CODEC_INT8;
