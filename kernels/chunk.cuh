@@ -219,11 +219,27 @@ static __device__ __forceinline__ uint32_t chunk_magnitude(const chunk<typename 
 
     if (most < ELEMENT_INF)
         return most;
+    float x[N];
+
+    chunk_up<Raw, N>(raw, x); /* by words, or each half takes a register even where this is not gone through */
     most = 0;
 #pragma unroll
     for (unsigned i = 0; i < N; i++)
-        most = max(most, element_magnitude(Raw::up(raw.w[i])));
+        most = max(most, element_magnitude(x[i]));
     return most;
+}
+
+/* The bits of a chunk's least magnitude, but for their place: 0 if it holds a 0. */
+template <class Raw, unsigned N>
+static __device__ __forceinline__ uint32_t chunk_least(const chunk<typename Raw::word, N> &raw)
+{
+    const uint32_t *words = reinterpret_cast<const uint32_t *>(&raw);
+    uint32_t least = UINT32_MAX;
+
+#pragma unroll
+    for (unsigned i = 0; i < sizeof(raw) / 4; i++)
+        least = sizeof(raw.w[0]) == 2 ? __vminu2(least, words[i] & 0x7fff7fffu) : min(least, words[i] & ELEMENT_ABS);
+    return sizeof(raw.w[0]) == 2 ? min(least & 0xffffu, least >> 16) : least;
 }
 
 /* ---- Going over a tensor, LANES chunks of a thread at a time ---- */

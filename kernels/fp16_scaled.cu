@@ -35,10 +35,14 @@ struct fp16_scaled {
         return code;
     }
 
-    /* A NaN, an infinity or an extreme scale shows in the sums. */
-    template <class Raw, unsigned N>
-    static __device__ __forceinline__ packed<16, N> encode(const chunk<typename Raw::word, N> &raw, const unit &unit,
-                                                           few_tally &few, thread_tally &tally)
+    static __device__ __forceinline__ unit_params params_of(const unit &unit)
+    {
+        return {unit.scale, 0};
+    }
+
+    template <class Raw, unsigned N, class Units>
+    static __device__ __forceinline__ packed<16, N> encode(const chunk<typename Raw::word, N> &raw, const Units &units,
+                                                           few_tally &few)
     {
         packed<16, N> codes;
         few_tally mine;
@@ -47,15 +51,21 @@ struct fp16_scaled {
         chunk_up<Raw, N>(raw, x);
 #pragma unroll
         for (unsigned i = 0; i < N; i++) {
-            uint16_t code = f16::down_finite(element_mul(x[i], unit.reciprocal));
+            uint16_t code = f16::down_finite(element_mul(x[i], units[i].reciprocal));
 
             codes.put(i, code);
-            mine.add(x[i], element_sub(x[i], element_mul(f16::up_finite(code), unit.scale)));
+            mine.add(x[i], element_sub(x[i], element_mul(f16::up_finite(code), units[i].scale)));
         }
-        if (!mine.holds())
-            return chunk_exact<fp16_scaled, Raw, N>(raw, {unit.scale, 0}, tally);
         few.join(mine);
         return codes;
+    }
+
+    template <unsigned N>
+    static __device__ __forceinline__ void values(const packed<16, N> &codes, const unit_params &params, float x[N])
+    {
+#pragma unroll
+        for (unsigned i = 0; i < N; i++)
+            x[i] = element_mul(f16::up_finite((uint16_t)codes.get(i)), params.scale);
     }
 
     template <class Raw, unsigned N>

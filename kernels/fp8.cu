@@ -43,10 +43,14 @@ template <__nv_fp8_interpretation_t KIND> struct fp8 {
         return __half22float2(__half2(__nv_cvt_fp8x2_to_halfraw2((__nv_fp8x2_storage_t)pair, KIND)));
     }
 
-    /* A NaN, an infinity or an extreme scale shows in the sums. */
-    template <class Raw, unsigned N>
-    static __device__ __forceinline__ packed<8, N> encode(const chunk<typename Raw::word, N> &raw, const unit &unit,
-                                                          few_tally &few, thread_tally &tally)
+    static __device__ __forceinline__ unit_params params_of(const unit &unit)
+    {
+        return {unit.scale, 0};
+    }
+
+    template <class Raw, unsigned N, class Units>
+    static __device__ __forceinline__ packed<8, N> encode(const chunk<typename Raw::word, N> &raw, const Units &units,
+                                                          few_tally &few)
     {
         packed<8, N> codes = {};
         few_tally mine;
@@ -55,18 +59,29 @@ template <__nv_fp8_interpretation_t KIND> struct fp8 {
         chunk_up<Raw, N>(raw, x);
 #pragma unroll
         for (unsigned i = 0; i < N; i += 2) {
-            float2 v = make_float2(element_mul(x[i], unit.reciprocal), element_mul(x[i + 1], unit.reciprocal));
+            float2 v = make_float2(element_mul(x[i], units[i].reciprocal),
+                                   element_mul(x[i + 1], units[i + 1].reciprocal));
             uint32_t pair = __nv_cvt_float2_to_fp8x2(v, __NV_SATFINITE, KIND);
             float2 back = pair_up(pair);
 
             codes.w[i / 4] |= pair << i % 4 * 8;
-            mine.add(x[i], element_sub(x[i], element_mul(back.x, unit.scale)));
-            mine.add(x[i + 1], element_sub(x[i + 1], element_mul(back.y, unit.scale)));
+            mine.add(x[i], element_sub(x[i], element_mul(back.x, units[i].scale)));
+            mine.add(x[i + 1], element_sub(x[i + 1], element_mul(back.y, units[i + 1].scale)));
         }
-        if (!mine.holds())
-            return chunk_exact<fp8, Raw, N>(raw, {unit.scale, 0}, tally);
         few.join(mine);
         return codes;
+    }
+
+    template <unsigned N>
+    static __device__ __forceinline__ void values(const packed<8, N> &codes, const unit_params &params, float x[N])
+    {
+#pragma unroll
+        for (unsigned i = 0; i < N; i += 2) {
+            float2 two = pair_up(codes.w[i / 4] >> i % 4 * 8 & 0xffffu);
+
+            x[i] = element_mul(two.x, params.scale);
+            x[i + 1] = element_mul(two.y, params.scale);
+        }
     }
 
     /* Whether one of four codes is no finite number. */

@@ -35,28 +35,50 @@ struct int4_packed {
         return (uint32_t)code;
     }
 
-    /* A NaN, an infinity or an extreme scale shows in the sums. */
-    template <class Raw, unsigned N>
-    static __device__ __forceinline__ packed<4, N> encode(const chunk<typename Raw::word, N> &raw, const unit &unit,
-                                                          few_tally &few, thread_tally &tally)
+    static __device__ __forceinline__ unit_params params_of(const unit &unit)
     {
+        return {unit.scale, 0};
+    }
+
+    /* A byte is made as a float: 8 is added to either code, so that none is negative, then the higher one's sixteenfold;
+     * a code's highest bit is turned back where four bytes are together. What is added is even: ties round as without. */
+    template <class Raw, unsigned N, class Units>
+    static __device__ __forceinline__ packed<4, N> encode(const chunk<typename Raw::word, N> &raw, const Units &units,
+                                                          few_tally &few)
+    {
+        const float biased = ELEMENT_ROUNDER + 8 + 16 * 8;
+        float x[N], bytes[N / 2];
         packed<4, N> codes;
         few_tally mine;
-        float x[N];
 
         chunk_up<Raw, N>(raw, x);
 #pragma unroll
-        for (unsigned i = 0; i < N; i++) {
-            /* The integer is in the low bits: the rounder's own are 0. */
-            float shifted = element_add(element_mul(x[i], unit.reciprocal), ELEMENT_ROUNDER);
+        for (unsigned i = 0; i < N; i += 2) {
+            float low = element_add(element_mul(x[i], units[i].reciprocal), biased);
+            float high = element_add(element_mul(x[i + 1], units[i + 1].reciprocal), ELEMENT_ROUNDER);
 
-            codes.put(i, __float_as_uint(shifted));
-            mine.add(x[i], element_sub(x[i], element_mul(element_sub(shifted, ELEMENT_ROUNDER), unit.scale)));
+            high = element_sub(high, ELEMENT_ROUNDER);
+            bytes[i / 2] = __fmaf_rn(high, 16, low);
+            mine.add(x[i], element_sub(x[i], element_mul(element_sub(low, biased), units[i].scale)));
+            mine.add(x[i + 1], element_sub(x[i + 1], element_mul(high, units[i + 1].scale)));
         }
-        if (!mine.holds())
-            return chunk_exact<int4_packed, Raw, N>(raw, {unit.scale, 0}, tally);
         few.join(mine);
+        packed<8, N / 2> four = low_bytes<N / 2>(bytes);
+#pragma unroll
+        for (unsigned k = 0; k < N / 8; k++)
+            codes.w[k] = four.w[k] ^ 0x88888888u;
         return codes;
+    }
+
+    template <unsigned N>
+    static __device__ __forceinline__ void values(const packed<4, N> &codes, const unit_params &params, float x[N])
+    {
+#pragma unroll
+        for (unsigned i = 0; i < N; i++) {
+            uint32_t turned = (codes.w[i / 8] ^ 0x88888888u) >> i % 8 * 4 & 15u;
+
+            x[i] = element_mul(element_sub(__uint_as_float(turned | 0x4b000000u), 8388616.0f), params.scale);
+        }
     }
 
     /* Codes as floats: their sign turned, as the low bits of 2^23, from which 2^23 + 8 is taken. */

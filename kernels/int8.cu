@@ -44,29 +44,58 @@ struct int8 {
         return (uint32_t)code;
     }
 
+    static __device__ __forceinline__ unit_params params_of(const unit &unit)
+    {
+        return {unit.scale, 0};
+    }
+
+    static __device__ __forceinline__ float missed(float x, float shifted, const unit &unit)
+    {
+        return element_sub(x, element_mul(element_sub(shifted, ELEMENT_ROUNDER), unit.scale));
+    }
+
     /* What is missed, in steps of the scale, is the distance of the true quotient from the integer to within 2^-16:
      * two roundings, of at most 127 steps and of one. Where it is farther than 2^-15 from a tie, the quotient
-     * rounds to that integer, however it was found, and that is at most 127. A chunk that misses more goes by the
-     * division, and so does one with a NaN, an infinity or an extreme scale: its sums are no numbers. */
-    template <class Raw, unsigned N>
-    static __device__ __forceinline__ packed<8, N> encode(const chunk<typename Raw::word, N> &raw, const unit &unit,
-                                                          few_tally &few, thread_tally &tally)
+     * rounds to that integer, however it was found, and that is at most 127. What misses more goes by the division:
+     * of bfloat16 that is every element of half the unit's amax. */
+    template <class Raw, unsigned N, class Units>
+    static __device__ __forceinline__ packed<8, N> encode(const chunk<typename Raw::word, N> &raw, const Units &units,
+                                                          few_tally &few)
     {
-        float x[N], shifted[N];
+        float x[N], shifted[N]; /* the integer is in its low byte: the rounder's own is 0 */
+        float miss[N];
         few_tally mine;
+        bool close = false;
 
         chunk_up<Raw, N>(raw, x);
 #pragma unroll
         for (unsigned i = 0; i < N; i++) {
-            /* The integer is in its low byte: the rounder's own is 0. */
-            shifted[i] = __fmaf_rn(x[i], unit.reciprocal, ELEMENT_ROUNDER);
-            float whole = element_sub(shifted[i], ELEMENT_ROUNDER);
-            mine.add(x[i], element_sub(x[i], element_mul(whole, unit.scale)));
+            shifted[i] = __fmaf_rn(x[i], units[i].reciprocal, ELEMENT_ROUNDER);
+            miss[i] = missed(x[i], shifted[i], units[i]);
+            mine.add(x[i], miss[i]);
+            if (!Units::one)
+                close |= fabsf(miss[i]) >= units[i].near;
         }
-        if (mine.error >= unit.near || !mine.holds())
-            return chunk_exact<int8, Raw, N>(raw, {unit.scale, 0}, tally);
+        if (Units::one ? mine.error >= units[0].near : close) {
+#pragma unroll
+            for (unsigned i = 0; i < N; i++)
+                if (fabsf(miss[i]) >= units[i].near) {
+                    shifted[i] = element_add(quotient(x[i], units[i].scale, units[i].reciprocal), ELEMENT_ROUNDER);
+                    miss[i] = missed(x[i], shifted[i], units[i]);
+                }
+            mine.missed_again<N>(miss);
+        }
         few.join(mine);
         return low_bytes<N>(shifted);
+    }
+
+    template <unsigned N>
+    static __device__ __forceinline__ void values(const packed<8, N> &codes, const unit_params &params, float x[N])
+    {
+        bytes_up(codes, x);
+#pragma unroll
+        for (unsigned i = 0; i < N; i++)
+            x[i] = element_mul(x[i], params.scale);
     }
 
     /* Where no code can leave the raw type's range, nothing has to be held within. */

@@ -43,28 +43,62 @@ struct int8_asym {
         return (uint32_t)code;
     }
 
+    static __device__ __forceinline__ unit_params params_of(const unit &unit)
+    {
+        return {unit.params.scale, unit.params.zero};
+    }
+
+    static __device__ __forceinline__ float missed(float x, float rounded, const unit &unit)
+    {
+        return element_sub(x, element_mul(element_sub(rounded, ELEMENT_ROUNDER), unit.params.scale));
+    }
+
     /* As int8's, of quotients up to 255: what is missed is the distance of the true one from the integer to within 2^-15.
      * Where it is farther than that from a tie, the quotient rounds to that integer, and so lies within the codes. */
-    template <class Raw, unsigned N>
-    static __device__ __forceinline__ packed<8, N> encode(const chunk<typename Raw::word, N> &raw, const unit &unit,
-                                                          few_tally &few, thread_tally &tally)
+    template <class Raw, unsigned N, class Units>
+    static __device__ __forceinline__ packed<8, N> encode(const chunk<typename Raw::word, N> &raw, const Units &units,
+                                                          few_tally &few)
     {
         float x[N], shifted[N];
+        float miss[N];
         few_tally mine;
+        bool close = false;
 
         chunk_up<Raw, N>(raw, x);
 #pragma unroll
         for (unsigned i = 0; i < N; i++) {
-            float rounded = __fmaf_rn(x[i], unit.reciprocal, ELEMENT_ROUNDER);
-            float whole = element_sub(rounded, ELEMENT_ROUNDER);
-
-            mine.add(x[i], element_sub(x[i], element_mul(whole, unit.params.scale)));
-            shifted[i] = element_add(rounded, unit.zero); /* the code is its low byte */
+            shifted[i] = __fmaf_rn(x[i], units[i].reciprocal, ELEMENT_ROUNDER);
+            miss[i] = missed(x[i], shifted[i], units[i]);
+            mine.add(x[i], miss[i]);
+            if (!Units::one)
+                close |= fabsf(miss[i]) >= units[i].near;
         }
-        if (mine.error >= unit.near || !mine.holds())
-            return chunk_exact<int8_asym, Raw, N>(raw, {unit.params.scale, unit.params.zero}, tally);
+        if (Units::one ? mine.error >= units[0].near : close) {
+#pragma unroll
+            for (unsigned i = 0; i < N; i++)
+                if (fabsf(miss[i]) >= units[i].near) {
+                    float exact = quotient(x[i], units[i].params.scale, units[i].reciprocal);
+
+                    exact = fminf(fmaxf(exact, INT8_ASYM_LEAST - units[i].zero), INT8_ASYM_MOST - units[i].zero);
+                    shifted[i] = element_add(exact, ELEMENT_ROUNDER);
+                    miss[i] = missed(x[i], shifted[i], units[i]);
+                }
+            mine.missed_again<N>(miss);
+        }
         few.join(mine);
+#pragma unroll
+        for (unsigned i = 0; i < N; i++)
+            shifted[i] = element_add(shifted[i], units[i].zero); /* the code is its low byte */
         return low_bytes<N>(shifted);
+    }
+
+    template <unsigned N>
+    static __device__ __forceinline__ void values(const packed<8, N> &codes, const unit_params &params, float x[N])
+    {
+        bytes_up(codes, x);
+#pragma unroll
+        for (unsigned i = 0; i < N; i++)
+            x[i] = element_mul(element_sub(x[i], (float)params.zero), params.scale);
     }
 
     /* Where no code can leave the raw type's range, nothing has to be held within. */

@@ -55,19 +55,28 @@ cudaError_t launch_all(void (*kernel)(Args...), uint64_t blocks, unsigned thread
 }
 
 /* For kernels whose blocks have something to do at their end, as joining their sums: no more of them than keep the
- * device busy to the last. */
+ * device busy to the last. shared: bytes of a block beside those that the kernel names. */
 template <class... Args>
-cudaError_t launch_few(void (*kernel)(Args...), uint64_t blocks, unsigned threads, cudaStream_t stream,
-                       Args... args)
+cudaError_t launch_shared(void (*kernel)(Args...), uint64_t blocks, unsigned threads, cudaStream_t stream,
+                          unsigned shared, Args... args)
 {
     const uint64_t rounds = 4;
+    void *argv[] = {&args...};
     int device, processors, each;
     cudaError_t error;
 
     if ((error = cudaGetDevice(&device)) ||
         (error = cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device)) ||
-        (error = cudaOccupancyMaxActiveBlocksPerMultiprocessor(&each, kernel, (int)threads, 0)))
+        (error = cudaOccupancyMaxActiveBlocksPerMultiprocessor(&each, kernel, (int)threads, shared)))
         return error;
     uint64_t most = rounds * (uint64_t)processors * (uint64_t)(each > 0 ? each : 1);
-    return launch_all(kernel, blocks < most ? blocks : most, threads, stream, args...);
+    return cudaLaunchKernel((const void *)kernel, dim3((unsigned)(blocks < most ? blocks : most)), dim3(threads), argv,
+                            shared, stream);
+}
+
+template <class... Args>
+cudaError_t launch_few(void (*kernel)(Args...), uint64_t blocks, unsigned threads, cudaStream_t stream,
+                       Args... args)
+{
+    return launch_shared(kernel, blocks, threads, stream, 0, args...);
 }

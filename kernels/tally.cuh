@@ -17,6 +17,17 @@ struct few_tally {
         error = fmaxf(error, fabsf(missed));
     }
 
+    /* What all of them missed, where some of it was wrong. */
+    template <unsigned N> __device__ __forceinline__ void missed_again(const float missed[N])
+    {
+        noise = error = 0;
+#pragma unroll
+        for (unsigned i = 0; i < N; i++) {
+            noise = __fmaf_rn(missed[i], missed[i], noise);
+            error = fmaxf(error, fabsf(missed[i]));
+        }
+    }
+
     __device__ __forceinline__ void join(const few_tally &other)
     {
         signal += other.signal;
@@ -143,4 +154,19 @@ static __device__ __forceinline__ uint32_t block_max(uint32_t value)
     value = __reduce_max_sync(FULL_WARP, value);
     __syncthreads(); /* before the next call writes parts */
     return value;
+}
+
+/* The same again and again: turn is 0 at first. What a warp is yet to read is not written before all have come to the
+ * next call. */
+static __device__ __forceinline__ uint32_t block_most(uint32_t value, unsigned &turn)
+{
+    __shared__ uint32_t parts[2][WARP];
+
+    value = __reduce_max_sync(FULL_WARP, value);
+    if (threadIdx.x % WARP == 0)
+        parts[turn][threadIdx.x / WARP] = value;
+    __syncthreads();
+    value = threadIdx.x % WARP < blockDim.x / WARP ? parts[turn][threadIdx.x % WARP] : 0;
+    turn ^= 1;
+    return __reduce_max_sync(FULL_WARP, value);
 }

@@ -95,10 +95,8 @@ static __global__ void __launch_bounds__(TWO_PASS_THREADS, 4)
         if (UNITS == ONE_UNIT && within != NO_RANGE && chunk_most<Raw, N>(raw[k]) > within) {
             coded = chunk_exact<Code, Raw, N>(raw[k], units.at<Code::has_zero>(0), tally);
         } else if (unit_at<UNITS>(view, s.at, s.past, unit, walk)) {
-            few_tally few;
-            coded = Code::template encode<Raw, N>(
-                raw[k], UNITS == ONE_UNIT ? one : Code::of(units.at<Code::has_zero>(unit)), few, tally);
-            tally.few(few);
+            coded = chunk_encode<Code, Raw, N>(
+                raw[k], UNITS == ONE_UNIT ? one : Code::of(units.at<Code::has_zero>(unit)), tally);
         } else {
 #pragma unroll
             for (unsigned i = 0; i < N; i++) {
@@ -136,7 +134,8 @@ template <class Code, class Raw> static cudaError_t two_pass_encode(const struct
     const struct codec_view &view = call.view;
     const unit_arrays units = {call.scale, call.zero};
     const unsigned threads = TWO_PASS_THREADS;
-    uint64_t blocks = chunk_blocks(view.count, threads, TWO_PASS_LANES * Code::template elements<Raw>);
+    constexpr unsigned N = Code::template elements<Raw>;
+    uint64_t blocks = chunk_blocks(view.count, threads, TWO_PASS_LANES * N);
     cudaError_t error;
 
     if (view.units == 0)

@@ -5,9 +5,11 @@
  * measured of a unit: amax_range or ends_range has_zero                   whether there are zero points
  *   params(range)              its scale and zero point
  *   unit, of(params)           what its elements are coded with
- *   encode(raw, unit, few, tally)   a chunk that shares one unit
+ *   params_of(unit)            back
+ *   encode(raw, units, few)    a chunk: the codes are right where the sums hold; units is a one_unit or own_units
  *   encode_exact(x, params, tally)  one element, by the words of the reference
  *   decode(codes, params)      a chunk that shares one unit
+ *   values(codes, params, x)   the same as binary32, of finite codes and a scale that is not extreme
  *   value(code, params)        one element, by the words of the reference */
 #pragma once
 
@@ -59,6 +61,22 @@ struct amax_range {
     {
         most = max(most, element_magnitude(x));
     }
+    /* K chunks: whether all is finite is asked once. */
+    template <class Raw, unsigned N, unsigned K, class At> __device__ __forceinline__ void look_all(At at)
+    {
+        uint32_t of_all = 0;
+
+#pragma unroll
+        for (unsigned k = 0; k < K; k++)
+            of_all = max(of_all, chunk_most<Raw, N>(at(k)));
+        if (of_all < ELEMENT_INF) {
+            most = max(most, of_all);
+            return;
+        }
+#pragma unroll 1
+        for (unsigned k = 0; k < K; k++)
+            look<Raw, N>(at(k));
+    }
     template <class Of> __device__ __forceinline__ void each(Of of)
     {
         most = of(most);
@@ -86,6 +104,12 @@ struct ends_range {
 #pragma unroll
         for (unsigned i = 0; i < N; i++)
             look(x[i]);
+    }
+    template <class Raw, unsigned N, unsigned K, class At> __device__ __forceinline__ void look_all(At at)
+    {
+#pragma unroll
+        for (unsigned k = 0; k < K; k++)
+            look<Raw, N>(at(k));
     }
     /* As signed integers what is negative is less than any of these. */
     __device__ __forceinline__ void look(float x)
@@ -136,13 +160,36 @@ static __device__ __forceinline__ bool unit_at(const struct codec_view &view, ui
         return true;
     }
     if (UNITS == EVEN_UNITS) {
-        unit = codec_divide(at, view.group, view.per_group);
+        bool shifts = (view.group & (view.group - 1)) == 0; /* as groups mostly do */
+
+        unit = shifts ? at >> (63 - __clzll((long long)view.group)) : codec_divide(at, view.group, view.per_group);
         return true;
     }
     walk = codec_walk_at(&view, at);
     unit = walk.unit;
     return codec_walk_uniform(&view, &walk, elements);
 }
+
+/* What the elements of a chunk are coded with: all of them with the same, or each with its own. */
+template <class Unit> struct one_unit {
+    static constexpr bool one = true;
+    Unit unit;
+
+    __device__ __forceinline__ const Unit &operator[](unsigned) const
+    {
+        return unit;
+    }
+};
+
+template <class Unit, unsigned N> struct own_units {
+    static constexpr bool one = false;
+    Unit unit[N];
+
+    __device__ __forceinline__ const Unit &operator[](unsigned i) const
+    {
+        return unit[i];
+    }
+};
 
 /* ---- For Codes ---- */
 
@@ -173,6 +220,31 @@ static __device__ __forceinline__ packed<Code::bits, N> chunk_exact(const chunk<
 
     tally.join(exact.tally);
     return exact.codes;
+}
+
+/* A chunk that shares one unit. */
+template <class Code, class Raw, unsigned N>
+static __device__ __forceinline__ packed<Code::bits, N> chunk_encode(const chunk<typename Raw::word, N> &raw,
+                                                                     const typename Code::unit &unit, thread_tally &tally)
+{
+    few_tally few;
+    packed<Code::bits, N> codes = Code::template encode<Raw, N>(raw, one_unit<typename Code::unit>{unit}, few);
+
+    /* A NaN, an infinity or an extreme scale shows in the sums. */
+    if (!few.holds())
+        return chunk_exact<Code, Raw, N>(raw, Code::params_of(unit), tally);
+    tally.few(few);
+    return codes;
+}
+
+/* x/y as the division rounds it, from the rounded 1/y, where nothing is near binary32's ends: a quotient within a unit of
+ * its last place comes out right from one more step (Markstein). */
+static __device__ __forceinline__ float quotient(float x, float y, float reciprocal)
+{
+    float q = element_mul(x, reciprocal);
+
+    q = __fmaf_rn(__fmaf_rn(-q, y, x), reciprocal, q);
+    return __fmaf_rn(__fmaf_rn(-q, y, x), reciprocal, q);
 }
 
 /* The low bytes of N words. */
