@@ -98,13 +98,20 @@ static __global__ void __launch_bounds__(THREADS)
     constexpr unsigned N = chunk_elements<typename Raw::word, typename Stored::word>;
     chunk<typename Raw::word, N> raw[LANES];
     chunk<typename Stored::word, N> stored[LANES];
-    thread_quality quality;
+    thread_quality<Raw> quality(total);
 
     auto load = [&](unsigned k, span<N> s) {
         raw[k] = span_load<typename Raw::word>(s, in);
         stored[k] = span_load<typename Stored::word>(s, coded);
     };
     auto compare = [&](unsigned k, span<N> s) {
+        if (s.past == N && chunk_most<Raw, N>(raw[k]) <= Stored::most) {
+            float back[N];
+
+            chunk_up<Stored, N>(stored[k], back);
+            if (quality.template add_chunk<N>(raw[k], back))
+                return;
+        }
 #pragma unroll
         for (unsigned i = 0; i < N; i++) {
             float x = Raw::up(raw[k].w[i]);

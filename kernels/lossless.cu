@@ -2,7 +2,7 @@
  * many bits came before: the second time they are near. */
 #include "kernels/launch.cuh"
 #include "kernels/lossless.h"
-#include "kernels/quality.cuh"
+#include "kernels/tally.cuh"
 
 #define THREADS 256u
 #define WARPS (THREADS / WARP)
@@ -289,7 +289,7 @@ static __global__ void __launch_bounds__(THREADS)
     uint32_t *blocks = reinterpret_cast<uint32_t *>(s.bytes + s.blocks_at);
     uint32_t lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, words;
     thread_tally mine;
-    thread_quality quality; /* nothing of it but NaN: there is no error */
+    unsigned nans = 0;
 
     length[threadIdx.x] = encoder.length[threadIdx.x];
     codeword[threadIdx.x] = encoder.codeword[threadIdx.x];
@@ -307,7 +307,7 @@ static __global__ void __launch_bounds__(THREADS)
             put_low(some, s.bytes + s.low_at + block.at + at);
             for (uint32_t i = 0; i < some.n; i++) {
                 mine.nonfinite += (some.element(i) & exponent) == exponent;
-                quality.nans += (some.element(i) & 0x7fffu) > exponent;
+                nans += (some.element(i) & 0x7fffu) > exponent;
             }
             if (fits && plain)
                 put_plain(some, blocks + start, at);
@@ -318,7 +318,9 @@ static __global__ void __launch_bounds__(THREADS)
             atomicOr(&tally->overflow, 1u);
     }
     block_publish(mine, tally);
-    quality.publish_block(tally);
+    nans = __reduce_add_sync(FULL_WARP, nans);
+    if (lane == 0 && nans)
+        atomicAdd(reinterpret_cast<unsigned long long *>(&tally->nans), (unsigned long long)nans);
 }
 
 int lossless_encode_cuda(const struct codec_job *job, struct codec_tally *tally, cudaStream_t on)

@@ -17,6 +17,12 @@ template <class Code> static __device__ __noinline__ bool is_clipped(float x, co
     return tally.clipped != 0;
 }
 
+/* Of a scale with which nothing is clipped, and whose codes' squares are far from binary32's ends. */
+static __device__ __forceinline__ bool is_plain(float scale)
+{
+    return scale >= 0x1p-50f && scale <= 0x1p+40f;
+}
+
 template <class Code, class Raw, enum unit_layout UNITS>
 static __global__ void __launch_bounds__(MEASURE_THREADS)
     measure_units(const void *in, const void *coded, unit_arrays units, struct codec_view view, bool aligned, float lo,
@@ -26,7 +32,8 @@ static __global__ void __launch_bounds__(MEASURE_THREADS)
     constexpr unsigned N = Code::template elements<Raw>;
     chunk<word, N> raw[MEASURE_LANES];
     packed<Code::bits, N> codes[MEASURE_LANES];
-    thread_quality quality;
+    thread_quality<Raw> quality(total);
+    const uint32_t within = __float_as_uint(fminf(hi, -lo));
 
     auto load = [&](unsigned k, span<N> s) {
         raw[k] = span_load<word>(s, in);
@@ -37,7 +44,28 @@ static __global__ void __launch_bounds__(MEASURE_THREADS)
         uint64_t unit;
         bool one = unit_at<UNITS>(view, s.at, s.past, unit, walk);
         unit_params params = units.at<Code::has_zero>(unit);
+        uint32_t most = chunk_most<Raw, N>(raw[k]);
 
+        if (s.past == N && most <= within && most < ELEMENT_INF) {
+            bool plain = is_plain(params.scale);
+            float stored[N];
+
+            if (one) {
+                Code::template values<N>(codes[k], params, stored);
+            } else {
+                struct codec_walk along = walk;
+#pragma unroll
+                for (unsigned i = 0; i < N; i++) {
+                    unit_params own = units.at<Code::has_zero>(along.unit);
+
+                    plain = plain && is_plain(own.scale);
+                    stored[i] = Code::value(codes[k].get(i), own);
+                    codec_walk_step(&view, &along);
+                }
+            }
+            if (plain && quality.template add_chunk<N>(raw[k], stored))
+                return;
+        }
 #pragma unroll
         for (unsigned i = 0; i < N; i++) {
             if (i >= s.past)
