@@ -7,6 +7,12 @@
 #define THREADS 256u
 #define LANES 2u
 
+/* Elements that what is encoded or measured is taken by: a vector of the narrower side, two of the wider. */
+template <class Raw, class Stored>
+constexpr unsigned wide_elements =
+    16 / (sizeof(typename Raw::word) < sizeof(typename Stored::word) ? sizeof(typename Raw::word)
+                                                                     : sizeof(typename Stored::word));
+
 /* A chunk by the words of element.h. */
 template <class Raw, class Stored, unsigned N>
 static __device__ __noinline__ void encode_exact(const chunk<typename Raw::word, N> raw,
@@ -47,11 +53,11 @@ template <class Stored> static __device__ __forceinline__ bool is_plain(uint32_t
 }
 
 template <class Raw, class Stored>
-static __global__ void __launch_bounds__(THREADS)
+static __global__ void __launch_bounds__(THREADS, 4)
     encode(const void *in, void *out, uint64_t count, bool aligned, struct codec_tally *total)
 {
     typedef typename Raw::word word;
-    constexpr unsigned N = chunk_elements<word, typename Stored::word>;
+    constexpr unsigned N = wide_elements<Raw, Stored>;
     chunk<word, N> raw[LANES];
     thread_tally tally;
 
@@ -92,10 +98,10 @@ static __global__ void __launch_bounds__(THREADS) decode(const void *in, void *o
 }
 
 template <class Raw, class Stored>
-static __global__ void __launch_bounds__(THREADS)
+static __global__ void __launch_bounds__(THREADS, 3)
     measure(const void *in, const void *coded, uint64_t count, bool aligned, struct codec_tally *total)
 {
-    constexpr unsigned N = chunk_elements<typename Raw::word, typename Stored::word>;
+    constexpr unsigned N = wide_elements<Raw, Stored>;
     chunk<typename Raw::word, N> raw[LANES];
     chunk<typename Stored::word, N> stored[LANES];
     thread_quality<Raw> quality(total);
@@ -126,7 +132,7 @@ static __global__ void __launch_bounds__(THREADS)
 
 template <class Raw, class Stored> static uint64_t blocks_for(uint64_t count)
 {
-    return chunk_blocks(count, THREADS, LANES * chunk_elements<typename Raw::word, typename Stored::word>);
+    return chunk_blocks(count, THREADS, LANES * wide_elements<Raw, Stored>);
 }
 
 template <class Raw, class Stored> cudaError_t halves_encode(const struct codec_call &call)
@@ -141,7 +147,8 @@ template <class Raw, class Stored> cudaError_t halves_decode(const struct codec_
 {
     if (!call.view.count)
         return cudaSuccess;
-    return launch_all(decode<Raw, Stored>, blocks_for<Raw, Stored>(call.view.count), THREADS, call.stream, call.in,
+    const unsigned each = LANES * chunk_elements<typename Raw::word, typename Stored::word>;
+    return launch_all(decode<Raw, Stored>, chunk_blocks(call.view.count, THREADS, each), THREADS, call.stream, call.in,
                       call.out, call.view.count, call.aligned);
 }
 
