@@ -1,6 +1,7 @@
 /* Codes that have units, back to floats. */
 #pragma once
 
+#include "kernels/columns.cuh"
 #include "kernels/launch.cuh"
 #include "kernels/unit.cuh"
 
@@ -44,6 +45,8 @@ template <class Code, class Raw> static cudaError_t unit_decode(const struct cod
 
     if (!view.count)
         return cudaSuccess;
+    if (columns_fit<Code, Raw>(call))
+        return columns_decode<Code, Raw>(call);
     switch (unit_layout_of(view, N)) {
     case ONE_UNIT:
         kernel = decode_units<Code, Raw, ONE_UNIT>;

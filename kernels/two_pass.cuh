@@ -3,6 +3,7 @@
  */
 #pragma once
 
+#include "kernels/columns.cuh"
 #include "kernels/launch.cuh"
 #include "kernels/unit.cuh"
 
@@ -135,6 +136,7 @@ template <class Code, class Raw> static cudaError_t two_pass_encode(const struct
     const unit_arrays units = {call.scale, call.zero};
     const unsigned threads = TWO_PASS_THREADS;
     constexpr unsigned N = Code::template elements<Raw>;
+    const bool by_columns = columns_fit<Code, Raw>(call);
     uint64_t blocks = chunk_blocks(view.count, threads, TWO_PASS_LANES * N);
     cudaError_t error;
 
@@ -148,6 +150,8 @@ template <class Code, class Raw> static cudaError_t two_pass_encode(const struct
     else if (view.count && view.units == 1)
         error = launch_few(measure_one<Code, Raw>, blocks, threads, call.stream, call.in, units, view.count,
                            call.aligned);
+    else if (by_columns)
+        error = columns_measure<Code, Raw>(call);
     else if (view.count)
         error =
             launch_few(measure_many<Code, Raw>, blocks, threads, call.stream, call.in, units, view, call.aligned);
@@ -156,6 +160,8 @@ template <class Code, class Raw> static cudaError_t two_pass_encode(const struct
     error = launch_few(params_of_ranges<Code>, view.units / threads + 1, threads, call.stream, units, view.units);
     if (error || !view.count)
         return error;
+    if (by_columns)
+        return columns_encode<Code, Raw>(call);
     return launch_few(view.units == 1 ? encode_units<Code, Raw, ONE_UNIT> : encode_units<Code, Raw, ANY_UNITS>,
                       blocks, threads, call.stream, call.in, call.out, units, view, call.aligned,
                       call.ranged ? bits_within(call) : NO_RANGE, call.tally);
