@@ -377,10 +377,11 @@ static const shape shapes[] = {
     {2, {3, 0}, false},       {2, {0, 3}, false},       {2, {1, 1000003}, true},   {2, {1000003, 1}, true},
     {2, {4096, 4097}, true},  {2, {64, 512}, false},    {2, {5, 20000}, false},    {2, {2, 40001}, false},
     {2, {1030, 33000}, true}, {3, {6, 40, 24}, false},  {4, {2, 3, 5, 64}, false}, {3, {700, 3, 9}, false},
-    {2, {19, 1001}, false},   {3, {2, 3, 4096}, false},
+    {2, {19, 1001}, false},   {3, {2, 3, 4096}, false}, {2, {1024, 1920}, true},
 };
 
-static const unsigned groups[] = {1, 3, 8, 32, 100, 128, 2048, 5000, 1u << 20};
+/* Of large shapes every fourth. */
+static const unsigned groups[] = {1, 3, 8, 32, 128, 100, 2048, 5000, 1u << 20};
 
 /* One sentence of the report: a codec, a dtype and a granularity, over all shapes and patterns. */
 struct sentence {
