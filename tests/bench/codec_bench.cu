@@ -88,22 +88,25 @@ static timing measure(const std::function<void()> &work)
 struct buffers {
     unsigned char *a, *b; /* copied one to the other, too */
     float *scale;
+    int32_t *zero;
     void *work;
 };
 
-static codec_job job_of(const buffers &m, unsigned dtype, unsigned codec, unsigned granularity)
+static codec_job job_of(const buffers &m, unsigned dtype, unsigned codec, unsigned granularity, unsigned axis = 0)
 {
     codec_job job = {};
 
     job.raw_in = job.raw_out = m.a;
     job.data = m.b;
     job.scale = m.scale;
+    job.zero = m.zero;
     job.dims[0] = ELEMENTS / COLUMNS;
     job.dims[1] = COLUMNS;
     job.rank = 2;
     job.dtype = dtype;
     job.encoding.codec = (uint8_t)codec;
     job.encoding.granularity = (uint8_t)granularity;
+    job.encoding.axis = (uint8_t)axis;
     job.encoding.stored = (uint8_t)hbm_codec_stored_dtype(codec);
     job.encoding.group = granularity == HBM_PER_GROUP ? 128 : 0;
     return job;
@@ -138,9 +141,9 @@ static void fill_with(const buffers &m, unsigned dtype)
 }
 
 static void encode_row(const buffers &m, const char *name, unsigned dtype, unsigned codec, unsigned granularity,
-                       uint64_t bytes)
+                       uint64_t bytes, unsigned axis = 0)
 {
-    codec_job job = job_of(m, dtype, codec, granularity);
+    codec_job job = job_of(m, dtype, codec, granularity, axis);
 
     fill_with(m, dtype);
     row(m, name, bytes, [&] { must(codec_encode_cuda(&job, m.work, nullptr), name); });
@@ -150,9 +153,9 @@ static void encode_row(const buffers &m, const char *name, unsigned dtype, unsig
 }
 
 static void decode_row(const buffers &m, const char *name, unsigned dtype, unsigned codec, unsigned granularity,
-                       uint64_t bytes)
+                       uint64_t bytes, unsigned axis = 0)
 {
-    codec_job job = job_of(m, dtype, codec, granularity);
+    codec_job job = job_of(m, dtype, codec, granularity, axis);
 
     row(m, name, bytes, [&] { must(codec_decode_cuda(&job, nullptr), name); });
 }
@@ -245,6 +248,7 @@ int main(int argc, char **argv)
     must(cudaMalloc(&m.a, n * 4), "memory");
     must(cudaMalloc(&m.b, n * 4), "memory");
     must(cudaMalloc(&m.scale, units * 4), "memory");
+    must(cudaMalloc(&m.zero, units * 4), "memory");
     must(cudaMalloc(&m.work, 4096), "memory");
     printf("%s, CUDA driver %d.%d, %llu elements, median of %d\n", device.name, driver / 1000, driver % 1000 / 10,
            (unsigned long long)n, RUNS);
@@ -253,8 +257,15 @@ int main(int argc, char **argv)
     decode_row(m, "int8 per tensor -> bf16", HBM_BF16, HBM_CODEC_INT8, HBM_PER_TENSOR, 3 * n);
     encode_row(m, "bf16 -> int8 per channel", HBM_BF16, HBM_CODEC_INT8, HBM_PER_CHANNEL, 3 * n + n / COLUMNS * 4);
     decode_row(m, "int8 per channel -> bf16", HBM_BF16, HBM_CODEC_INT8, HBM_PER_CHANNEL, 3 * n + n / COLUMNS * 4);
+    encode_row(m, "bf16 -> int8 per column", HBM_BF16, HBM_CODEC_INT8, HBM_PER_CHANNEL, 5 * n + COLUMNS * 4, 1);
+    decode_row(m, "int8 per column -> bf16", HBM_BF16, HBM_CODEC_INT8, HBM_PER_CHANNEL, 3 * n + COLUMNS * 4, 1);
     encode_row(m, "bf16 -> int8 per group of 128", HBM_BF16, HBM_CODEC_INT8, HBM_PER_GROUP, 3 * n + units * 4);
     decode_row(m, "int8 per group of 128 -> bf16", HBM_BF16, HBM_CODEC_INT8, HBM_PER_GROUP, 3 * n + units * 4);
+    encode_row(m, "bf16 -> int8-asym per channel", HBM_BF16, HBM_CODEC_INT8_ASYM, HBM_PER_CHANNEL,
+               3 * n + n / COLUMNS * 8);
+    decode_row(m, "int8-asym per channel -> bf16", HBM_BF16, HBM_CODEC_INT8_ASYM, HBM_PER_CHANNEL,
+               3 * n + n / COLUMNS * 8);
+    encode_row(m, "bf16 -> int8-asym per group of 128", HBM_BF16, HBM_CODEC_INT8_ASYM, HBM_PER_GROUP, 3 * n + units * 8);
     encode_row(m, "bf16 -> fp8-e4m3 per channel", HBM_BF16, HBM_CODEC_FP8_E4M3, HBM_PER_CHANNEL,
                3 * n + n / COLUMNS * 4);
     decode_row(m, "fp8-e4m3 per channel -> bf16", HBM_BF16, HBM_CODEC_FP8_E4M3, HBM_PER_CHANNEL,
