@@ -245,9 +245,9 @@ static __device__ __forceinline__ uint32_t chunk_least(const chunk<typename Raw:
 /* ---- Going over a tensor, LANES chunks of a thread at a time ---- */
 
 /* For every chunk of [0, count) that is this thread's: first(k, span) for LANES of them, then second(k, span), so
- * that what first loads is all under way before second waits for any of it. */
-template <unsigned N, unsigned LANES, class First, class Second>
-static __device__ __forceinline__ void for_chunks(uint64_t count, bool aligned, First first, Second second)
+ * that what first loads is all under way before second waits for any of it. after(): every time, by all of a block. */
+template <unsigned N, unsigned LANES, class First, class Second, class After>
+static __device__ __forceinline__ void for_chunks(uint64_t count, bool aligned, First first, Second second, After after)
 {
     const uint64_t step = (uint64_t)blockDim.x * N;
 
@@ -261,6 +261,7 @@ static __device__ __forceinline__ void for_chunks(uint64_t count, bool aligned, 
 #pragma unroll
             for (unsigned k = 0; k < LANES; k++)
                 second(k, span<N>(at + k * step));
+            after();
             continue;
         }
         for (unsigned k = 0; k < LANES; k++)
@@ -268,7 +269,14 @@ static __device__ __forceinline__ void for_chunks(uint64_t count, bool aligned, 
                 first(0, span<N>(at + k * step, 0, count, aligned));
                 second(0, span<N>(at + k * step, 0, count, aligned));
             }
+        after();
     }
+}
+
+template <unsigned N, unsigned LANES, class First, class Second>
+static __device__ __forceinline__ void for_chunks(uint64_t count, bool aligned, First first, Second second)
+{
+    for_chunks<N, LANES>(count, aligned, first, second, [] {});
 }
 
 /* Blocks that cover n elements so, `each` of them a thread. */

@@ -115,7 +115,7 @@ static __global__ void __launch_bounds__(THREADS, 3)
             float back[N];
 
             chunk_up<Stored, N>(stored[k], back);
-            if (quality.template add_chunk<N>(raw[k], back))
+            if (quality.template add_chunk<true, N>(raw[k], back))
                 return;
         }
 #pragma unroll
@@ -126,7 +126,7 @@ static __global__ void __launch_bounds__(THREADS, 3)
                 quality.add(x, Stored::up(stored[k].w[i]), element_magnitude(x) > Stored::most);
         }
     };
-    for_chunks<N, LANES>(count, aligned, load, compare);
+    for_chunks<N, LANES>(count, aligned, load, compare, [&] { quality.share(); });
     quality.publish_block(total);
 }
 

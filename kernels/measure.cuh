@@ -63,7 +63,7 @@ static __global__ void __launch_bounds__(MEASURE_THREADS)
                     codec_walk_step(&view, &along);
                 }
             }
-            if (plain && quality.template add_chunk<N>(raw[k], stored))
+            if (plain && quality.template add_chunk<false, N>(raw[k], stored))
                 return;
         }
 #pragma unroll
@@ -81,7 +81,7 @@ static __global__ void __launch_bounds__(MEASURE_THREADS)
                 codec_walk_step(&view, &walk);
         }
     };
-    for_chunks<N, MEASURE_LANES>(view.count, aligned, load, compare);
+    for_chunks<N, MEASURE_LANES>(view.count, aligned, load, compare, [&] { quality.share(); });
     quality.publish_block(total);
 }
 

@@ -60,25 +60,22 @@ template <class Raw> struct thread_quality {
     unsigned zeroed = 0, nans = 0; /* a thread sees far fewer than 2^32 elements */
     float most = -INFINITY, least = INFINITY;
     bit_ends<Raw> ends; /* of chunks */
-    uint32_t *worst; /* the block's, of |error|/|x|, as bits */
+    uint32_t worst; /* of |error|/|x|, as bits */
 
-    /* Every thread of the block calls this once, at its start. What other blocks have found spares this one quotients. */
+    /* What others have found spares this thread quotients. */
     __device__ __forceinline__ explicit thread_quality(const struct codec_tally *total)
+        : worst(__ldcg(&total->max_relative))
     {
-        __shared__ uint32_t shared;
-
-        worst = &shared;
-        if (threadIdx.x == 0)
-            shared = __ldcg(&total->max_relative);
-        __syncthreads();
+    }
+    /* All of a warp at a time, now and then. */
+    __device__ __forceinline__ void share()
+    {
+        worst = __reduce_max_sync(FULL_WARP, worst);
     }
 
     __device__ __forceinline__ void relative(float x, float error)
     {
-        uint32_t found = __float_as_uint(fabsf(element_div(error, x)));
-
-        if (found > *static_cast<volatile uint32_t *>(worst))
-            atomicMax(worst, found);
+        worst = max(worst, __float_as_uint(fabsf(element_div(error, x))));
     }
 
     __device__ __forceinline__ void add(float x, float stored, bool clipped)
@@ -102,10 +99,10 @@ template <class Raw> struct thread_quality {
     }
 
     /* Of N that are finite and not clipped; false, with nothing added, where their squares are near binary32's ends. */
-    template <unsigned N>
+    template <bool TINY, unsigned N>
     __device__ __forceinline__ bool add_chunk(const chunk<typename Raw::word, N> &raw, const float stored[N])
     {
-        const float known = __uint_as_float(*static_cast<volatile uint32_t *>(worst)), squares = 0x1p-120f;
+        const float known = __uint_as_float(worst), squares = 0x1p-120f;
         float x[N], signals = 0, noises = 0, zeros = 0;
         bool any = false;
 
@@ -134,16 +131,27 @@ template <class Raw> struct thread_quality {
         noise += (double)noises;
         zeroed += (unsigned)zeros;
         ends.template look<N>(raw);
-        relatives<N>(x, stored, known);
+        if (zeros > 0 && known < 1)
+            worst = __float_as_uint(1.0f);
+        relatives<TINY, N>(x, stored, known);
         return true;
     }
 
-    /* Quotients are for what may be worse than all before. 1 is that of all that is stored as 0; beside others a product
-     * tells, right to within 2^-20 but for the tiniest. */
-    template <unsigned N>
+    /* By how much |error|/|x| passes what rounds to the bound, times |x|: the sign is right, whatever is rounded here. */
+    static __device__ __forceinline__ float beyond(float x, float stored, float bound, float half)
+    {
+        float left = __fmaf_rn(-fabsf(x), bound, fabsf(element_sub(x, stored)));
+
+        return __fmaf_rn(-fabsf(x), half, left);
+    }
+
+    /* The quotients of what may be worse than all before. 1 is that of all that is stored as 0. half: of the last place of
+     * what is known. Only of the tiniest, where TINY says that there are some which are not stored as 0, products underflow. */
+    template <bool TINY, unsigned N>
     __device__ __forceinline__ void relatives(const float x[N], const float stored[N], float known)
     {
-        const float bound = element_mul(known, 1 - 0x1p-20f), tiny = 0x1p-100f;
+        const uint32_t exponent = __float_as_uint(known) & ELEMENT_INF, step = 24u << 23;
+        const float half = __uint_as_float(exponent > step ? exponent - step : 0), tiny = TINY ? 0x1p-100f : 0;
         bool worse = false;
 
         if (known == 1) {
@@ -153,13 +161,17 @@ template <class Raw> struct thread_quality {
         } else {
 #pragma unroll
             for (unsigned i = 0; i < N; i++)
-                worse |= x[i] != stored[i] && (fabsf(x[i]) < tiny || fabsf(element_sub(x[i], stored[i])) >
-                                                                         element_mul(fabsf(x[i]), bound));
+                worse |= beyond(x[i], stored[i], known, half) > 0;
+        }
+        if (TINY && known != 1) {
+#pragma unroll
+            for (unsigned i = 0; i < N; i++)
+                worse |= fabsf(x[i]) < tiny;
         }
         if (worse) {
 #pragma unroll
             for (unsigned i = 0; i < N; i++)
-                if (x[i] != stored[i] && fabsf(element_sub(x[i], stored[i])) >= element_mul(fabsf(x[i]), bound))
+                if (x[i] != stored[i] && (beyond(x[i], stored[i], known, half) > 0 || fabsf(x[i]) < tiny))
                     relative(x[i], element_sub(x[i], stored[i]));
         }
     }
@@ -181,11 +193,10 @@ template <class Raw> struct thread_quality {
         }
         highest = __reduce_max_sync(FULL_WARP, highest);
         lowest = __reduce_max_sync(FULL_WARP, lowest);
-        __syncthreads(); /* all have found their worst */
-        if (threadIdx.x == 0)
-            atomicMax(&total->max_relative, *worst);
+        share();
         if (threadIdx.x % WARP)
             return;
+        atomicMax(&total->max_relative, worst);
         atomicAdd(&total->inlier_signal, signal);
         atomicAdd(&total->inlier_noise, noise);
         if (zeroed)
