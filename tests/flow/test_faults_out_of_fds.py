@@ -64,6 +64,7 @@ def operators(daemon, n):
 
 
 def test_what_needs_an_fd_is_refused_with_a_reason_and_nothing_is_lost(starved):
+    """FAULTS 19: and some are left for who is no client."""
     with Client(starved.socket) as client:
         client.hello()
         with filled(starved, client) as leases:
