@@ -23,6 +23,10 @@ BUILD = pathlib.Path(os.environ.get("HBM_BUILD", ROOT / "build")).resolve()
 DEVICE = os.environ.get("HBM_TEST_DEVICE", "host")
 START_SECONDS = 30
 
+# The flows are of one device, the first that is visible; those of several serve the host's memory as such.
+if DEVICE == "cuda":
+    os.environ["CUDA_VISIBLE_DEVICES"] = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0]
+
 # What these test is the same on every device, or NumPy in host memory: `make check` runs them.
 collect_ignore = [] if DEVICE == "host" else [
     f"test_{name}.py" for name in ("bundle", "complete", "config", "doctor", "faults_names", "faults_protocol", "kubernetes", "many", "map",

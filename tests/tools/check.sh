@@ -192,14 +192,15 @@ injected() { # short | all; of the driver's calls with HBM_TEST_DEVICE=cuda
     tail -n 1 "$log" | sed 's/^/    /'
 }
 
-# A run a lane; each takes modules that no other has (tests/flow/conftest.py).
+# A run a lane; each takes modules that no other has (tests/flow/conftest.py). Lanes share the GPUs that there are.
 flows() {
-    local log=$logs/flow.log status=0 lane ends
+    local log=$logs/flow.log status=0 lane ends device='' gpus=(/dev/nvidia[0-9]*)
     find_python || return 0
     echo "Flows: real daemons, real clients ($(basename "$tested") build)"
     mkdir "$scratch/share"
     for ((lane = 1; lane <= lanes; lane++)); do
-        HBM_SHARE=$scratch/share within "${HBM_FLOW_SECONDS:-1200}" \
+        if [ "${#gpus[@]}" -gt 1 ]; then device=$(((lane - 1) % ${#gpus[@]})); fi
+        HBM_SHARE=$scratch/share within "${HBM_FLOW_SECONDS:-1200}" env ${device:+CUDA_VISIBLE_DEVICES=$device} \
             "$python" -m pytest -p no:cacheprovider -q -ra --durations=5 tests/flow >"$logs/flow.$lane.log" &
         running+=($!)
     done
