@@ -158,17 +158,18 @@ def test_a_model_over_its_capacity_that_bounces_is_compressed_or_offloaded_by_a_
     user.end()
 
 
-def test_many_attaches_of_little_are_a_matter_of_latency(shared, program):
-    owner, user = program(shared), program(shared)
+def test_many_attaches_of_little_are_a_matter_of_latency(make_daemon, program):
+    daemon = make_daemon().start()  # which nobody has attached anything of so far
+    owner, user = program(daemon), program(daemon)
     for i in range(8):
         owner.alloc(f"tiny-{i}", 4096, KEEP)
     for i in range(80):
         user.ask("detach", user.attach(f"tiny-{i % 8}")[0])
-    told = advise(shared, "tiny-*")
+    told = advise(daemon, "tiny-*")
     found = remark(told, "latency")
     assert "one model" in found["strategy"] and told["counted"]["attaches"] >= 80
     assert found["predicted"] == told["live"]["loose_bytes"] and found["before"] <= found["predicted"]
-    assert "run hbmctl advise --measure" in remark(advise_blind(shared, "tiny-*"), "latency")["unknown"]
+    assert "run hbmctl advise --measure" in remark(advise_blind(daemon, "tiny-*"), "latency")["unknown"]
     for each in (owner, user):
         each.end()
 
