@@ -126,6 +126,7 @@ def test_what_torch_allocates_in_a_pool_lies_in_the_broker_and_ends_with_its_ten
         import hbm.rpc, hbm.torch, time
         rows = lambda: [row for row in hbm.rpc.call(None, "hbm.ls", {}, 20) if row["group"] == "engine"]
         before = torch.ones(1 << 20, device="cuda")
+        torch.set_grad_enabled(False)  # or what y was made by would hold the parameters
         with hbm.torch.MemPool("engine", session=session) as pool:
             layers = torch.nn.Sequential(*(torch.nn.Linear(2048, 2048) for _ in range(4))).cuda()
         outside = torch.ones(64 << 20, device="cuda")
