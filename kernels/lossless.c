@@ -45,7 +45,7 @@ void lossless_code_of(const uint64_t counts[256], struct lossless_code *code)
 {
     struct tree tree;
     uint8_t lengths[256] = {0};
-    unsigned symbol[256], n = 0;
+    unsigned symbol[256] = {0}, n = 0;
 
     for (unsigned i = 0; i < 256; i++)
         if (counts[i]) {

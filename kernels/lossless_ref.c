@@ -180,7 +180,7 @@ static void decode_lanes(struct decoder *d, const uint32_t *words, uint32_t n_wo
     uint32_t at[LOSSLESS_LANES];
 
     memcpy(starts, words, sizeof(starts));
-    d->bytes = 4u * (n_words - LOSSLESS_STARTS);
+    d->bytes = (uint64_t)(n_words - LOSSLESS_STARTS) * sizeof(*words);
     memcpy(d->bits, words + LOSSLESS_STARTS, d->bytes);
     memset(d->bits + d->bytes, 0, 8);
     for (unsigned t = 0; t < LOSSLESS_LANES; t++)

@@ -15,7 +15,7 @@
 #define ELEMENTS_A_ROW 256
 #define CHANNELS_A_CUT 16
 /* Shorter ones by a codec whose size varies would save less than its header takes. */
-#define LEAST_VARYING 1024
+#define LEAST_VARYING UINT64_C(1024)
 
 struct packing *packing_ref(struct packing *packing)
 {

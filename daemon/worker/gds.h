@@ -10,7 +10,7 @@
  * measured ones. */
 #define GDS_WARM 3u
 #define GDS_SAMPLE 6u
-#define GDS_MEASURED_FROM (2 * (GDS_WARM + GDS_SAMPLE)) /* chunks of a copy */
+#define GDS_MEASURED_FROM (UINT64_C(2) * (GDS_WARM + GDS_SAMPLE)) /* chunks of a copy */
 
 enum gds_direction { GDS_READ, GDS_WRITE };
 enum gds_way { GDS_UNMEASURED, GDS_STAGED, GDS_STRAIGHT };

@@ -14,7 +14,7 @@
 #define LARGE_CHUNKS 4
 /* The last piece takes the link about as long as a CPU takes to wake up for the one before it: 62.5 MiB go at 0.53 of one
  * pinned copy with it, at 0.46 in one piece (a group of small_bench, H200, driver 580.159.04, 2026-11-30). */
-#define TAIL_GRAINS 16
+#define TAIL_GRAINS UINT64_C(16)
 /* Hashed by one kernel: another process's kernels stand still whenever one of ours gets its turn. On an H200, driver
  * 580.159.04, one of 1.18 ms beside an offload takes 1.22 times as long with a kernel a piece, 1.03 with this
  * (ONLY=kernel make bench-gpu, 2026-11-30). */
