@@ -2,18 +2,7 @@
 #include <string.h>
 
 #include "client/ctl/advice.h"
-
-static const cJSON *member(const cJSON *row, const char *name)
-{
-    return cJSON_GetObjectItemCaseSensitive(row, name);
-}
-
-static double number(const cJSON *row, const char *name)
-{
-    const cJSON *item = member(row, name);
-
-    return cJSON_IsNumber(item) ? item->valuedouble : 0;
-}
+#include "client/ctl/member.h"
 
 const cJSON *advice_try(const cJSON *row, const char *encoding)
 {

@@ -7,15 +7,11 @@
 #include "client/ctl/advice.h"
 #include "client/ctl/cell.h"
 #include "client/ctl/grid.h"
+#include "client/ctl/member.h"
 #include "client/ctl/report.h"
 #include "client/ctl/scoped.h"
 #include "client/ctl/units.h"
 #include "client/ctl/verbs.h"
-
-static const cJSON *member(const cJSON *row, const char *name)
-{
-    return cJSON_GetObjectItemCaseSensitive(row, name);
-}
 
 static void db_cell(struct grid *grid, const struct advice_sum *sum)
 {

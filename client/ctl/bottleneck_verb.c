@@ -8,6 +8,7 @@
 #include "client/ctl/bottleneck.h"
 #include "client/ctl/grid.h"
 #include "client/ctl/json_text.h"
+#include "client/ctl/member.h"
 #include "client/ctl/profile.h"
 #include "client/ctl/report.h"
 #include "client/ctl/scoped.h"
@@ -25,18 +26,6 @@ struct advice {
     cJSON *snapshot; /* of --since; NULL without it */
     bool restarted;  /* the daemon, since then */
 };
-
-static const cJSON *member(const cJSON *row, const char *name)
-{
-    return cJSON_GetObjectItemCaseSensitive(row, name);
-}
-
-static const char *text_of(const cJSON *row, const char *name)
-{
-    const char *text = cJSON_GetStringValue(member(row, name));
-
-    return text ? text : "";
-}
 
 static void advice_clear(struct advice *advice)
 {

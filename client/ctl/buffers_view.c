@@ -4,15 +4,11 @@
 
 #include "client/ctl/cell.h"
 #include "client/ctl/grid.h"
+#include "client/ctl/member.h"
 #include "client/ctl/report.h"
 #include "client/ctl/scoped.h"
 #include "client/ctl/units.h"
 #include "client/ctl/verbs.h"
-
-static const cJSON *member(const cJSON *row, const char *name)
-{
-    return cJSON_GetObjectItemCaseSensitive(row, name);
-}
 
 /* What it is to those who attach it, and how it lies meanwhile. */
 static void encoding_cell(struct grid *grid, const cJSON *row)

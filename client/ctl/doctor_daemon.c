@@ -9,22 +9,11 @@
 #include <unistd.h>
 
 #include "client/ctl/doctor.h"
+#include "client/ctl/member.h"
 #include "client/ctl/rpc_client.h"
 #include "client/ctl/runtime_dir.h"
 #include "client/ctl/scoped.h"
 #include "client/ctl/text.h"
-
-static const cJSON *member(const cJSON *row, const char *name)
-{
-    return cJSON_GetObjectItemCaseSensitive(row, name);
-}
-
-static const char *text_of(const cJSON *row, const char *name)
-{
-    const char *text = cJSON_GetStringValue(member(row, name));
-
-    return text ? text : "";
-}
 
 /* What connecting says: 0 or an errno. */
 static int try_socket(const char *path, int type)

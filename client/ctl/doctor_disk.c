@@ -8,20 +8,9 @@
 #include <unistd.h>
 
 #include "client/ctl/doctor.h"
+#include "client/ctl/member.h"
 #include "client/ctl/scoped.h"
 #include "client/ctl/units.h"
-
-static const cJSON *member(const cJSON *row, const char *name)
-{
-    return cJSON_GetObjectItemCaseSensitive(row, name);
-}
-
-static double number(const cJSON *row, const char *name)
-{
-    const cJSON *item = member(row, name);
-
-    return cJSON_IsNumber(item) ? item->valuedouble : 0;
-}
 
 static const char *state_dir(const struct doctor *doctor)
 {

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "client/ctl/doctor.h"
+#include "client/ctl/member.h"
 #include "client/ctl/scoped.h"
 #include "client/ctl/text.h"
 #include "client/ctl/units.h"
@@ -15,13 +16,6 @@
 #define LOCKED_ENOUGH (1ull << 30)
 #define FILES_ENOUGH 65536ull
 #define UNLIMITED (~0ull)
-
-static double number(const cJSON *row, const char *name)
-{
-    const cJSON *item = cJSON_GetObjectItemCaseSensitive(row, name);
-
-    return cJSON_IsNumber(item) ? item->valuedouble : 0;
-}
 
 /* Soft limit of a line "Max open files   1024   4096   files"; false if it is not there. */
 static bool limit_of(const char *limits, const char *name, unsigned long long *limit)

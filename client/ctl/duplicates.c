@@ -8,6 +8,7 @@
 #include <xxhash.h>
 
 #include "client/ctl/cell.h"
+#include "client/ctl/member.h"
 #include "client/ctl/report.h"
 #include "client/ctl/scoped.h"
 #include "client/ctl/units.h"
@@ -30,25 +31,6 @@ struct items {
     struct item *all;
     size_t n;
 };
-
-static const cJSON *member(const cJSON *row, const char *name)
-{
-    return cJSON_GetObjectItemCaseSensitive(row, name);
-}
-
-static const char *text_of(const cJSON *row, const char *name)
-{
-    const char *text = cJSON_GetStringValue(member(row, name));
-
-    return text ? text : "";
-}
-
-static double number(const cJSON *row, const char *name)
-{
-    const cJSON *item = member(row, name);
-
-    return cJSON_IsNumber(item) ? item->valuedouble : 0;
-}
 
 static void items_clear(struct items *items)
 {

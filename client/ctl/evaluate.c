@@ -10,6 +10,7 @@
 
 #include "client/ctl/advice.h"
 #include "client/ctl/interrupt.h"
+#include "client/ctl/member.h"
 #include "client/ctl/rpc_client.h"
 #include "client/ctl/runtime_dir.h"
 #include "client/ctl/scoped.h"
@@ -25,13 +26,6 @@ struct evaluation {
     int map;       /* memfd: NAME, a tab, the copy's name */
     double bytes_after;
 };
-
-static const char *text_of(const cJSON *row, const char *name)
-{
-    const char *text = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(row, name));
-
-    return text ? text : "";
-}
 
 static cJSON *about(const char *id)
 {

@@ -3,16 +3,12 @@
 #include <time.h>
 
 #include "client/ctl/cell.h"
+#include "client/ctl/member.h"
 #include "client/ctl/rpc_client.h"
 #include "client/ctl/scoped.h"
 #include "client/ctl/verbs.h"
 
 #define TAIL 10 /* as `tail -f`: what --follow shows of the past */
-
-static const cJSON *member(const cJSON *row, const char *name)
-{
-    return cJSON_GetObjectItemCaseSensitive(row, name);
-}
 
 static void print_time(const cJSON *seconds)
 {

@@ -5,28 +5,10 @@
 
 #include "client/ctl/duplicates.h"
 #include "client/ctl/facts.h"
+#include "client/ctl/member.h"
 #include "client/ctl/rpc_client.h"
 #include "client/ctl/report.h"
 #include "client/ctl/scoped.h"
-
-static const cJSON *member(const cJSON *row, const char *name)
-{
-    return cJSON_GetObjectItemCaseSensitive(row, name);
-}
-
-static const char *text_of(const cJSON *row, const char *name)
-{
-    const char *text = cJSON_GetStringValue(member(row, name));
-
-    return text ? text : "";
-}
-
-static double number(const cJSON *row, const char *name)
-{
-    const cJSON *item = member(row, name);
-
-    return cJSON_IsNumber(item) ? item->valuedouble : 0;
-}
 
 static const cJSON *find(const cJSON *rows, const char *name, const char *value)
 {

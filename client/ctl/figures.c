@@ -10,6 +10,7 @@
 
 #include "client/ctl/bench.h"
 #include "client/ctl/json_text.h"
+#include "client/ctl/member.h"
 #include "client/ctl/profile.h"
 #include "client/ctl/report.h"
 #include "client/ctl/scoped.h"
@@ -32,13 +33,6 @@ struct measuring {
     uint32_t device;
     uint64_t bytes; /* of what is moved */
 };
-
-static double number(const cJSON *row, const char *name)
-{
-    const cJSON *item = cJSON_GetObjectItemCaseSensitive(row, name);
-
-    return cJSON_IsNumber(item) ? item->valuedouble : 0;
-}
 
 static void miss(const struct measuring *m, const char *fact, const char *why)
 {

@@ -3,19 +3,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "client/ctl/member.h"
 #include "client/ctl/report.h"
-
-static const cJSON *member(const cJSON *row, const char *name)
-{
-    return cJSON_GetObjectItemCaseSensitive(row, name);
-}
-
-static const char *text_of(const cJSON *row, const char *name)
-{
-    const char *text = cJSON_GetStringValue(member(row, name));
-
-    return text ? text : "";
-}
 
 static void *room(size_t n, size_t size)
 {

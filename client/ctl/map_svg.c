@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "client/ctl/map.h"
+#include "client/ctl/member.h"
 #include "client/ctl/units.h"
 
 #define WIDTH 1000
@@ -14,20 +15,6 @@
 #define ROW 46
 #define LINE 20
 #define THIN 0.4 /* pixels under which pieces of one model are drawn as one */
-
-static double number(const cJSON *row, const char *name)
-{
-    const cJSON *item = cJSON_GetObjectItemCaseSensitive(row, name);
-
-    return cJSON_IsNumber(item) ? item->valuedouble : 0;
-}
-
-static const char *text_of(const cJSON *row, const char *name)
-{
-    const char *text = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(row, name));
-
-    return text ? text : "";
-}
 
 /* XML has no way to write most control characters. */
 static void escaped(FILE *out, const char *text)

@@ -5,6 +5,7 @@
 
 #include "client/ctl/cell.h"
 #include "client/ctl/map.h"
+#include "client/ctl/member.h"
 #include "client/ctl/report.h"
 #include "client/ctl/scoped.h"
 #include "client/ctl/units.h"
@@ -17,13 +18,6 @@
 #define OTHER '#' /* used, by nothing that this user sees */
 #define SMALLER '+'
 #define LOOSE '='
-
-static double number(const cJSON *row, const char *name)
-{
-    const cJSON *item = cJSON_GetObjectItemCaseSensitive(row, name);
-
-    return cJSON_IsNumber(item) ? item->valuedouble : 0;
-}
 
 /* The largest models have letters: large ones where somebody has a lease. */
 static int letter(const struct map *map, unsigned owner, bool leased)

@@ -3,6 +3,7 @@
 #include <stdbool.h>
 #include <string.h>
 
+#include "client/ctl/member.h"
 #include "proto/errors.h"
 
 #define GAUGE "gauge"
@@ -69,11 +70,6 @@ static const struct {
     {"tiers", "tier", "tier"},
     {"links", "link", "link"},
 };
-
-static const cJSON *member(const cJSON *row, const char *name)
-{
-    return cJSON_GetObjectItemCaseSensitive(row, name);
-}
 
 static void head(FILE *out, const char *name, const char *type, const char *help)
 {

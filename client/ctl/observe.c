@@ -6,6 +6,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "client/ctl/member.h"
 #include "client/ctl/out_file.h"
 #include "client/ctl/ranges.h"
 #include "client/ctl/rpc_client.h"
@@ -13,11 +14,6 @@
 #include "client/ctl/verbs.h"
 
 #define FILE_MAX ((off_t)64 << 20)
-
-static const cJSON *member(const cJSON *row, const char *name)
-{
-    return cJSON_GetObjectItemCaseSensitive(row, name);
-}
 
 /* A tensor's name without that of its model, as in a saved file; NULL: it has none. */
 static const char *name_there(const cJSON *row)

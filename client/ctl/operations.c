@@ -4,23 +4,12 @@
 #include <string.h>
 
 #include "client/ctl/interrupt.h"
+#include "client/ctl/member.h"
 #include "client/ctl/progress.h"
 #include "client/ctl/rpc_client.h"
 #include "client/ctl/scoped.h"
 #include "client/ctl/terminal.h"
 #include "client/ctl/verbs.h"
-
-static const cJSON *member(const cJSON *row, const char *name)
-{
-    return cJSON_GetObjectItemCaseSensitive(row, name);
-}
-
-static const char *text_of(const cJSON *row, const char *name)
-{
-    const char *text = cJSON_GetStringValue(member(row, name));
-
-    return text ? text : "";
-}
 
 static cJSON *op_params(const char *op)
 {

@@ -4,18 +4,14 @@
 
 #include "client/ctl/cell.h"
 #include "client/ctl/grid.h"
+#include "client/ctl/member.h"
 #include "client/ctl/op_rows.h"
 #include "client/ctl/report.h"
 #include "client/ctl/scoped.h"
 #include "client/ctl/units.h"
 #include "client/ctl/verbs.h"
 
-static const cJSON *member(const cJSON *row, const char *name)
-{
-    return cJSON_GetObjectItemCaseSensitive(row, name);
-}
-
-static bool number(const cJSON *row, const char *name, double *value)
+static bool has_number(const cJSON *row, const char *name, double *value)
 {
     const cJSON *item = member(row, name);
 
@@ -48,7 +44,7 @@ void rate_cell(struct grid *grid, const cJSON *row)
 {
     double rate;
 
-    if (number(row, "gb_per_s", &rate))
+    if (has_number(row, "gb_per_s", &rate))
         grid_cell(grid, "%.3g", rate);
     else
         grid_cell(grid, "-");
@@ -62,8 +58,8 @@ static void op_cells(struct grid *grid, const cJSON *row)
     grid_member(grid, row, "op");
     grid_member(grid, row, "verb");
     grid_member(grid, row, "state");
-    number(row, "bytes_done", &bytes_done);
-    number(row, "bytes_total", &bytes_total);
+    has_number(row, "bytes_done", &bytes_done);
+    has_number(row, "bytes_total", &bytes_total);
     grid_cell(grid, "%s of %s", units_bytes(bytes_done, done), units_bytes(bytes_total, total));
     grid_seconds(grid, row, "seconds");
     grid_seconds(grid, row, "seconds_left");
@@ -206,11 +202,11 @@ static void print_moved(const struct cli *cli, const cJSON *rows, const char *ti
         if (did_nothing(row) || !lies || strcmp(lies, tier))
             continue;
         n++;
-        number(row, "size", &size);
+        has_number(row, "size", &size);
         bytes += size;
-        lie += number(row, "stored_size", &stored) ? stored : size;
-        number(row, "seconds", &seconds);
-        number(row, "gb_per_s", &rate);
+        lie += has_number(row, "stored_size", &stored) ? stored : size;
+        has_number(row, "seconds", &seconds);
+        has_number(row, "gb_per_s", &rate);
     }
     if (!n)
         return;

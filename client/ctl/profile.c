@@ -9,18 +9,12 @@
 #include <unistd.h>
 
 #include "client/ctl/json_text.h"
+#include "client/ctl/member.h"
 #include "client/ctl/out_file.h"
 #include "client/ctl/report.h"
 #include "client/ctl/scoped.h"
 
 #define FILE_MAX (1 << 20)
-
-static const char *text_of(const cJSON *row, const char *name)
-{
-    const char *text = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(row, name));
-
-    return text ? text : "";
-}
 
 void profile_clear(struct profile *profile)
 {

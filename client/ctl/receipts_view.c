@@ -4,22 +4,11 @@
 #include <string.h>
 
 #include "client/ctl/cell.h"
+#include "client/ctl/member.h"
 #include "client/ctl/op_rows.h"
 #include "client/ctl/report.h"
 #include "client/ctl/scoped.h"
 #include "client/ctl/verbs.h"
-
-static const cJSON *member(const cJSON *row, const char *name)
-{
-    return cJSON_GetObjectItemCaseSensitive(row, name);
-}
-
-static double number(const cJSON *row, const char *name)
-{
-    const cJSON *item = member(row, name);
-
-    return cJSON_IsNumber(item) ? item->valuedouble : 0;
-}
 
 /* Nothing has been encoded yet, and so nothing measured. */
 static void show_parked(const cJSON *rows)

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "client/ctl/json_text.h"
+#include "client/ctl/member.h"
 #include "client/ctl/scoped.h"
 #include "client/ctl/text.h"
 #include "client/ctl/verbs.h"
@@ -132,13 +133,6 @@ static int error_by_name(const char *name)
 #include "proto/errors.def"
 #undef ERROR
     return HBM_E_INTERNAL;
-}
-
-static const char *text_of(const cJSON *row, const char *name)
-{
-    const char *text = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(row, name));
-
-    return text ? text : "";
 }
 
 int report_rows(const cJSON *rows)

@@ -4,22 +4,11 @@
 
 #include "client/ctl/cell.h"
 #include "client/ctl/grid.h"
+#include "client/ctl/member.h"
 #include "client/ctl/report.h"
 #include "client/ctl/scoped.h"
 #include "client/ctl/units.h"
 #include "client/ctl/verbs.h"
-
-static const cJSON *member(const cJSON *row, const char *name)
-{
-    return cJSON_GetObjectItemCaseSensitive(row, name);
-}
-
-static double number(const cJSON *row, const char *name)
-{
-    const cJSON *item = member(row, name);
-
-    return cJSON_IsNumber(item) ? item->valuedouble : 0;
-}
 
 static void print_counts(const cJSON *status, const char *const *names)
 {

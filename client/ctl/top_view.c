@@ -7,31 +7,13 @@
 
 #include "client/ctl/cell.h"
 #include "client/ctl/grid.h"
+#include "client/ctl/member.h"
 #include "client/ctl/report.h"
 #include "client/ctl/scoped.h"
 #include "client/ctl/units.h"
 
 #define BAR 10
 #define NARROW 60 /* columns under which a row has only what matters most */
-
-static const cJSON *member(const cJSON *row, const char *name)
-{
-    return cJSON_GetObjectItemCaseSensitive(row, name);
-}
-
-static double number(const cJSON *row, const char *name)
-{
-    const cJSON *item = member(row, name);
-
-    return cJSON_IsNumber(item) ? item->valuedouble : 0;
-}
-
-static const char *text_of(const cJSON *row, const char *name)
-{
-    const char *text = cJSON_GetStringValue(member(row, name));
-
-    return text ? text : "";
-}
 
 static bool is_narrow(const struct top *top)
 {
