@@ -8,17 +8,6 @@ _Static_assert(sizeof(struct wire_observed_reply) == sizeof(struct hbm_observati
                    offsetof(struct wire_observed_reply, imported) == offsetof(struct hbm_observation, imported),
                "the answer is what was observed");
 
-static void begun(struct call *call, int error, void *result)
-{
-    struct pending *pending = container_of(call, struct pending, call);
-
-    if (!pending_goes_on(pending, error))
-        return;
-    uint64_t op = ((struct op *)result)->id;
-    pending_reply(pending, &op, sizeof(op), -1);
-    pending_free(pending);
-}
-
 static void told(struct call *call, int error, void *result)
 {
     struct pending *pending = container_of(call, struct pending, call);
@@ -37,7 +26,7 @@ void handle_observe_batch(struct link *link, const struct packet_header *header,
         REFUSE(HBM_E_INVALID, "nothing is selected");
     if (request->flags & ~WIRE_FORGET)
         REFUSE(HBM_E_INVALID, "flags 0x%x; an observation takes FORGET", request->flags);
-    struct pending *pending = pending_new(link, header->opcode, header->serial, begun);
+    struct pending *pending = pending_new(link, header->opcode, header->serial, pending_op_begun);
     if (pending && request->flags & WIRE_FORGET)
         verb_forget(link->core, &pending->call, request->sel);
     else if (pending)

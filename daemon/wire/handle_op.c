@@ -11,18 +11,6 @@
 
 #define RANGES_MAX 1000000u
 
-/* Every asynchronous verb is answered with its op. */
-static void begun(struct call *call, int error, void *result)
-{
-    struct pending *pending = container_of(call, struct pending, call);
-
-    if (!pending_goes_on(pending, error))
-        return;
-    uint64_t op = ((struct op *)result)->id;
-    pending_reply(pending, &op, sizeof(op), -1);
-    pending_free(pending);
-}
-
 static void cancelled(struct call *call, int error, void *result)
 {
     struct pending *pending = container_of(call, struct pending, call);
@@ -64,7 +52,7 @@ static void compress(struct link *link, const struct packet_header *header, cons
     if (*observed && !(args.calibration.method & HBM_CALIBRATE_OBSERVED))
         REFUSE(HBM_E_INVALID, "whose observed ranges are used is said, but not that such are: calibrate by observed");
 
-    struct pending *pending = pending_new(link, header->opcode, header->serial, begun);
+    struct pending *pending = pending_new(link, header->opcode, header->serial, pending_op_begun);
     if (!pending)
         return;
     memcpy(args.sel, request->sel, sizeof(args.sel));
@@ -93,7 +81,7 @@ void handle_decompress(struct link *link, const struct packet_header *header, st
 
     if (!*request->sel)
         REFUSE(HBM_E_INVALID, "nothing is selected");
-    struct pending *pending = pending_new(link, header->opcode, header->serial, begun);
+    struct pending *pending = pending_new(link, header->opcode, header->serial, pending_op_begun);
     if (pending)
         verb_decompress(link->core, &pending->call, request->sel);
 }
@@ -110,7 +98,7 @@ void handle_offload(struct link *link, const struct packet_header *header, struc
         REFUSE(HBM_E_INVALID, "flags 0x%x; an offload takes FORCE and LIVE", request->flags);
     if ((request->flags & WIRE_LIVE) && request->tier != HBM_TIER_HOST)
         REFUSE(HBM_E_INVALID, "only host memory can be used where it lies: LIVE needs tier host");
-    struct pending *pending = pending_new(link, header->opcode, header->serial, begun);
+    struct pending *pending = pending_new(link, header->opcode, header->serial, pending_op_begun);
     if (pending && request->flags & WIRE_LIVE)
         verb_demote(link->core, &pending->call, request->sel, request->flags & WIRE_FORCE);
     else if (pending)
@@ -123,7 +111,7 @@ void handle_restore(struct link *link, const struct packet_header *header, struc
 
     if (!*request->sel)
         REFUSE(HBM_E_INVALID, "nothing is selected");
-    struct pending *pending = pending_new(link, header->opcode, header->serial, begun);
+    struct pending *pending = pending_new(link, header->opcode, header->serial, pending_op_begun);
     if (pending)
         verb_restore(link->core, &pending->call, request->sel);
 }
@@ -134,7 +122,7 @@ void handle_prefetch(struct link *link, const struct packet_header *header, stru
 
     if (!*request->sel)
         REFUSE(HBM_E_INVALID, "nothing is selected");
-    struct pending *pending = pending_new(link, header->opcode, header->serial, begun);
+    struct pending *pending = pending_new(link, header->opcode, header->serial, pending_op_begun);
     if (pending)
         verb_prefetch(link->core, &pending->call, request->sel);
 }
@@ -171,7 +159,7 @@ void handle_transfer(struct link *link, const struct packet_header *header, stru
         munmap(ranges, size);
         REFUSE(HBM_E_INVALID, "%u ranges in %zu bytes", request->n_ranges, size);
     }
-    struct pending *pending = pending_new(link, header->opcode, header->serial, begun);
+    struct pending *pending = pending_new(link, header->opcode, header->serial, pending_op_begun);
     if (pending)
         verb_transfer(link->core, &pending->call, packet->fds[0], ranges, request->n_ranges, request->write);
     else

@@ -47,6 +47,17 @@ struct pending *pending_free(struct pending *pending)
     return NULL;
 }
 
+void pending_op_begun(struct call *call, int error, void *result)
+{
+    struct pending *pending = container_of(call, struct pending, call);
+
+    if (!pending_goes_on(pending, error))
+        return;
+    uint64_t op = ((struct op *)result)->id;
+    pending_reply(pending, &op, sizeof(op), -1);
+    pending_free(pending);
+}
+
 void pending_abandon_all(struct link *link)
 {
     list_for_each_safe (node, &link->calls) {
