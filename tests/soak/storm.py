@@ -407,7 +407,8 @@ def more(now, before):
 
 
 def our_own(fds):
-    """Without the driver's files of a worker: it opens as many as it wants. What they hold is in its count of memory."""
+    """Without the driver's files of a worker: how many it opens is its own affair, and device memory that one of
+    ours held on to among them would be in its count, which is compared beside this."""
     return {who: {kind: n for kind, n in kinds.items() if who != "worker" or not kind.startswith("/dev/nvidia")} for who, kinds in fds.items()}
 
 
