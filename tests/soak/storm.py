@@ -41,6 +41,7 @@ SIZES = {"host": {"device": "40MiB", "host": "32MiB"}, "cuda": {"device": "512Mi
 # Seconds between two blows; a process that uses CUDA takes longer to get to work again.
 PAUSES = {"host": (0.02, 0.5), "cuda": (0.1, 1.5)}
 SETTLE_SECONDS = 60
+LEAST_BUFFER = 2 << 20  # of a GPU's memory
 GONE = 0xffffffff
 # What hbmctl may be told while owners and workers die, and clients hold things.
 EXPLAINED = {"RETRY", "DISCONNECTED", "NO_DAEMON", "WORKER_DIED", "BUSY", "LIMIT", "NO_MEMORY", "TIMEOUT", "CANCELLED", "EXISTS",
@@ -412,6 +413,12 @@ def our_own(fds):
     return {who: {kind: n for kind, n in kinds.items() if who != "worker" or not kind.startswith("/dev/nvidia")} for who, kinds in fds.items()}
 
 
+def grown(base):
+    """Whether a buffer is still there beside the worker. What the driver keeps for a worker, page tables and such, is some
+    64 KiB more in one that has done much."""
+    return base["driver"] is not None and driver_memory.used() >= base["driver"] + LEAST_BUFFER
+
+
 def exercise(daemon):
     """A worker has done each kind of job once, and rests. So has any that is compared with it."""
     put(daemon, "exercise", bytes(1 << 20))
@@ -459,13 +466,13 @@ def look_at_books(storm, results, base):
     results.check(not left, "with everything freed no byte, buffer, lease, session or operation is left", left)
     exercise(daemon)
     deadline = time.monotonic() + (10 if DEVICE == "host" else 90)  # a GPU's host memory is kept for a minute
-    while (more(our_own(fds := storm.fds()), base["fds"]) or driver_memory.used() != base["driver"]) and time.monotonic() < deadline:
+    while (more(our_own(fds := storm.fds()), base["fds"]) or grown(base)) and time.monotonic() < deadline:
         time.sleep(0.1)
     results.check(not more(our_own(fds), base["fds"]), "owner, supervisor and worker have no fds but what they had before: "
                   f"{ {who: sum(kinds.values()) for who, kinds in fds.items()} }", f"{fds} instead of {base['fds']}")
     if base["driver"] is not None:
-        now = driver_memory.used()
-        results.check(now == base["driver"], "what the driver counts beside a worker at rest is what it was, to the byte", f"{base['driver']} {now}")
+        results.check(not grown(base), "what the driver counts beside a worker at rest has not grown by as much as the smallest buffer",
+                      f"{base['driver']} {driver_memory.used()}")
     results.check(storm.files() == base["files"], "and the directories the files", f"{storm.files()} instead of {base['files']}")
 
 
