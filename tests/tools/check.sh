@@ -16,11 +16,11 @@ mode=${1:?usage: check.sh host|gpu|tsan BUILD [ASAN_BUILD]}
 plain=$(realpath "${2:?usage: check.sh host|gpu|tsan BUILD [ASAN_BUILD]}")
 tested=$(realpath "${3:-$plain}")
 logs=$plain/check
-passed=0 failed=0 skipped=0 failures=() launcher=() daemon='' running=()
+passed=0 failed=0 skipped=0 failures=() launcher=() daemon='' beside='' running=()
 lanes=1 # programs, or runs of the flows, at a time
 mkdir -p "$logs"
 scratch=$(mktemp -d)
-trap 'kill $daemon "${running[@]}" 2>/dev/null || true; rm -rf "$scratch"' EXIT
+trap 'kill $daemon $beside "${running[@]}" 2>/dev/null || true; rm -rf "$scratch"' EXIT
 
 export HBM_BUILD=$tested HBM_WORKER=$tested/hbm-worker HBM_WORKER_CUDA=$plain/hbm-worker-cuda
 export HBM_LIBRARY=$plain/libhbm.so # of Python's clients: an interpreter cannot load a sanitized one
@@ -192,14 +192,14 @@ injected() { # short | all; of the driver's calls with HBM_TEST_DEVICE=cuda
     tail -n 1 "$log" | sed 's/^/    /'
 }
 
-# A run a lane; each takes modules that no other has (tests/flow/conftest.py). Lanes share the GPUs that there are.
-flows() {
-    local log=$logs/flow.log status=0 lane ends device='' gpus=(/dev/nvidia[0-9]*)
+# A run a lane; each takes modules that no other has (tests/flow/conftest.py). Lanes share the first GPUS of the GPUs.
+flows() { # [GPUS]
+    local log=$logs/flow.log status=0 lane ends device=''
     find_python || return 0
     echo "Flows: real daemons, real clients ($(basename "$tested") build)"
     mkdir "$scratch/share"
     for ((lane = 1; lane <= lanes; lane++)); do
-        if [ "${#gpus[@]}" -gt 1 ]; then device=$(((lane - 1) % ${#gpus[@]})); fi
+        if [ $# -gt 0 ]; then device=$(((lane - 1) % $1)); fi
         HBM_SHARE=$scratch/share within "${HBM_FLOW_SECONDS:-1200}" env ${device:+CUDA_VISIBLE_DEVICES=$device} \
             "$python" -m pytest -p no:cacheprovider -q -ra --durations=5 tests/flow >"$logs/flow.$lane.log" &
         running+=($!)
@@ -213,6 +213,25 @@ flows() {
     count() { grep -oE "[0-9]+ $1" <<<"$ends" | awk '{n += $1} END {print n + 0}'; }
     account flow "$log" "$status" "$(count passed)" $(($(count failed) + $(count error))) $(($(count skipped) + $(count xfailed)))
     grep -aE '^SKIPPED' "$log" | sed 's/^/    /' || true
+}
+
+# Where there are several GPUs the storm has the last to itself, since it counts the driver's memory, and the flows the others meanwhile.
+flows_and_storm() {
+    local gpus=(/dev/nvidia[0-9]*) HBM_TEST_SECONDS=$((${HBM_SOAK_SECONDS:=300} + 300))
+    local last=$((${#gpus[@]} - 1)) storm=(tests/soak/soak.sh cuda "$plain" "$HBM_SOAK_SECONDS")
+    local title="Kill storm, $HBM_SOAK_SECONDS seconds"
+    if [ "$last" -eq 0 ]; then
+        flows
+        echo "$title"
+        program "${storm[@]}"
+    else
+        CUDA_VISIBLE_DEVICES=$last run "${storm[@]}" >"$(log_of "${storm[@]}")" &
+        beside=$!
+        flows "$last"
+        echo "$title, beside the flows"
+        finish "$beside" "${storm[@]}"
+        beside=''
+    fi
 }
 
 shopt -s nullglob
@@ -256,9 +275,7 @@ case $mode in
             export HBM_TEST_DEVICE=cuda
             injected short
             at_most_four # each with daemons of its own; no flow counts the driver's memory
-            flows
-            echo "Kill storm, ${HBM_SOAK_SECONDS:=300} seconds"
-            HBM_TEST_SECONDS=$((HBM_SOAK_SECONDS + 300)) program tests/soak/soak.sh cuda "$plain" "$HBM_SOAK_SECONDS"
+            flows_and_storm
             if [ "$skipped" -gt 0 ]; then
                 echo "There is a GPU here, so nothing may be waived: $skipped were."
                 failed=$((failed + skipped)) skipped=0
