@@ -28,9 +28,8 @@ test_known_devices_LIBS = libuv
 WORKER_TESTS = $(patsubst tests/unit/%.c,%,$(wildcard tests/unit/test_worker*.c))
 $(foreach test,$(WORKER_TESTS),$(eval $(test)_PARTS = $(PROTO) $(BASE) tests/unit/worker_fixture.c))
 $(foreach test,$(WORKER_TESTS),$(eval $(test)_LIBS = libxxhash))
-LIBHBM_TESTS = $(patsubst tests/unit/%.c,%,$(wildcard tests/unit/test_libhbm*.c))
-$(foreach test,$(LIBHBM_TESTS),$(eval $(test)_PARTS = $(LIB)))
-test_resume_PARTS = $(LIB)
+LIBHBM_TESTS = $(patsubst tests/unit/%.c,%,$(wildcard tests/unit/test_libhbm*.c tests/unit/test_resume*.c))
+$(foreach test,$(LIBHBM_TESTS),$(eval $(test)_PARTS = $(LIB) $(addprefix tests/unit/fake_,daemon.c answers.c)))
 test_safetensors_PARTS = $(PROTO) $(addprefix client/ctl/,safetensors.c json_text.c layout.c)
 test_safetensors_LIBS = libcjson
 test_gguf_PARTS = $(PROTO) $(addprefix client/ctl/,gguf.c safetensors.c json_text.c)
@@ -52,14 +51,16 @@ test_rpc_PARTS = $(PROTO) $(BASE) $(wildcard daemon/core/*.c daemon/rpc/*.c)
 test_rpc_LIBS = libuv libcjson
 
 UNIT_TESTS = $(patsubst tests/unit/%.c,$(BUILD)/tests/%,$(wildcard tests/unit/test_*.c))
-TSAN_TESTS = $(filter $(addprefix %/,$(LIBHBM_TESTS) test_resume $(WORKER_TESTS) test_codec test_codec_units test_codec_lossless test_closer),$(UNIT_TESTS))
+TSAN_TESTS = $(filter $(addprefix %/,$(LIBHBM_TESTS) $(WORKER_TESTS) test_codec test_codec_units test_codec_lossless test_closer),$(UNIT_TESTS))
 GPU_SOURCES = $(wildcard tests/gpu/*_gpu.cu tests/gpu/*_gpu.c)
 GPU_TESTS = $(addprefix $(BUILD)/tests/,$(basename $(notdir $(GPU_SOURCES))))
 BENCHES = $(patsubst tests/bench/%.c,$(BUILD)/bench/%,$(wildcard tests/bench/*_bench.c))
 CUDA_BENCHES = $(patsubst tests/bench/%.cu,$(BUILD)/bench/%,$(wildcard tests/bench/*_bench.cu))
 WITH_KERNELS = $(call objects,$(PROTO) $(KERNELS)) $(call cuda_objects,$(KERNELS_CU))
 
-$(BUILD)/tests/test_resume: LDFLAGS += -Wl,--wrap=packet_receive,--wrap=epoll_wait,--wrap=pthread_cond_timedwait
+$(BUILD)/tests/test_resume: LDFLAGS += -Wl,--wrap=packet_receive,--wrap=epoll_wait
+
+$(BUILD)/tests/test_resume_memory: LDFLAGS += -Wl,--wrap=packet_receive,--wrap=pthread_cond_timedwait
 
 $(BUILD)/tests/test_libhbm_early: LDFLAGS += -Wl,--wrap=cuda_driver,--wrap=set_cuda_error
 

@@ -11,7 +11,7 @@
 #include <sys/stat.h>
 #include <sys/wait.h>
 
-#include "tests/unit/fake_daemon.h"
+#include "tests/unit/libhbm_test.h"
 
 static void opening_learns_the_devices(void **state)
 {

@@ -5,7 +5,7 @@
 #include <stdint.h>
 #include <cmocka.h>
 
-#include "tests/unit/fake_daemon.h"
+#include "tests/unit/libhbm_test.h"
 #include "tests/unit/no_system_call.h"
 
 /* A decode loop with a declared order. */
@@ -21,13 +21,6 @@ static void *go_round_under_seccomp(void *model)
             return (void *)-2;
     }
     return (void *)(intptr_t)trapped;
-}
-
-static int ask_device(hbm_session *session)
-{
-    struct hbm_device_info info;
-
-    return hbm_device_get(session, 0, &info);
 }
 
 static hbm_model *ordered_model(hbm_session *session, const char *const *groups, unsigned n, unsigned depth)
@@ -92,7 +85,7 @@ static void a_lock_asks_for_the_next_groups_that_are_away_once(void **state)
     goes_away(0);
     goes_away(1);
     assert_string_equal(asked_with(session, model, 7), "01"); /* after the last comes the first */
-    assert_int_equal(hbm_model_lock(model, NULL, 1000), 0); /* all at once: nothing is next */
+    assert_int_equal(hbm_model_lock(model, NULL, 1000), 0);   /* all at once: nothing is next */
     assert_int_equal(fake.aheads, 4);
     assert_int_equal(hbm_model_detach(model), 0);
     hbm_close(session);
@@ -100,7 +93,8 @@ static void a_lock_asks_for_the_next_groups_that_are_away_once(void **state)
 
 static void an_order_may_be_another_than_the_published_one(void **state)
 {
-    static const char *const order[] = {"g6", "g1", "g4"}, *const twice[] = {"g6", "g1", "g6"}, *const none[] = {"g1", "no"};
+    static const char *const order[] = {"g6", "g1", "g4"}, *const twice[] = {"g6", "g1", "g6"},
+                             *const none[] = {"g1", "no"};
     hbm_session *session = open_with(0);
     hbm_model *model = ordered_model(session, order, 3, 100);
 
@@ -169,7 +163,7 @@ static void what_leaves_the_window_is_said_once(void **state)
     assert_string_equal(left_with(session, model, 7), "45"); /* 6 to 1: after the last comes the first */
     assert_true(is_wanted(6) && is_wanted(7) && is_wanted(0) && is_wanted(1) && !is_wanted(2));
     assert_string_equal(left_with(session, model, 2), "067"); /* and on: 1 to 4 */
-    assert_int_equal(hbm_model_lock(model, NULL, 1000), 0); /* all at once: it moves nowhere */
+    assert_int_equal(hbm_model_lock(model, NULL, 1000), 0);   /* all at once: it moves nowhere */
     assert_string_equal(left(session), "");
     assert_int_equal(hbm_model_detach(model), 0);
     for (unsigned i = 0; i < ARENAS; i++)

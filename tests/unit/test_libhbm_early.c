@@ -10,7 +10,7 @@
 
 #include "client/lib/cuda_driver.h"
 #include "client/lib/error.h"
-#include "tests/unit/fake_daemon.h"
+#include "tests/unit/libhbm_test.h"
 
 /* ---- A driver ---- */
 

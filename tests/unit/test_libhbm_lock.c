@@ -5,7 +5,7 @@
 #include <stdint.h>
 #include <cmocka.h>
 
-#include "tests/unit/fake_daemon.h"
+#include "tests/unit/libhbm_test.h"
 #include "tests/unit/no_system_call.h"
 
 static void attaching_twice_gives_one_pointer_unmapped_with_the_last_lease(void **state)
