@@ -127,7 +127,7 @@ programs() { # TITLE PROGRAM...
     for each; do
         begun+=("$each")
         case $each in
-            */client_gpu | */cases_gpu | */faults_gpu | */live_gpu | */moves_gpu | */peer_gpu) run "$each" "$scratch/run" ;; # want a daemon
+            */client_gpu | */cases_gpu | */compress_gpu | */faults_gpu | */live_gpu | */moves_gpu | */peer_gpu) run "$each" "$scratch/run" ;; # want a daemon
             *) run "$each" ;;
         esac >"$(log_of "$each")" &
         running+=($!)
