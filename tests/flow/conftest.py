@@ -27,15 +27,15 @@ START_SECONDS = 30
 if DEVICE == "cuda":
     os.environ["CUDA_VISIBLE_DEVICES"] = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0]
 
-# What these test is the same on every device, or NumPy in host memory: `make check` runs them.
+# What these test is the same on every device, or bytes in host memory that a client or NumPy looks at: `make check` runs them.
 collect_ignore = [] if DEVICE == "host" else [
     f"test_{name}.py" for name in ("bundle", "complete", "config", "doctor", "faults_names", "faults_protocol", "kubernetes", "many", "map",
                             "metrics", "probes", "python", "rpc", "runtime_dir", "top")]
-collect_ignore_glob = [] if DEVICE == "host" else ["test_python_*.py"]
+collect_ignore_glob = [] if DEVICE == "host" else ["test_python_*.py", "test_systemd*.py"]
 
 
 SHARE = os.environ.get("HBM_SHARE")
-LONG = ("test_systemd", "test_resume", "test_park", "test_pressure", "test_workers")  # they begin, so that no run ends alone
+LONG = ("test_systemd_restart", "test_resume", "test_park", "test_pressure", "test_workers")  # they begin, so that no run ends alone
 taken = {}  # by module, whether by this run
 
 
