@@ -93,7 +93,7 @@ struct hbm_quality {
     float lo, hi;          /* the range that the codes were made for, of several units the widest; 0, 0: there is none */
     double parameter;      /* of the method, where it takes one */
     uint32_t method;       /* enum hbm_calibration */
-    uint32_t unused;
+    uint32_t lossless;     /* of a buffer's: 1: no codec has taken anything from it, then or before; the daemon's to say */
     uint64_t clipped;      /* elements */
 };
 

@@ -207,8 +207,9 @@ static void warn_lossy(const struct save *save)
     {
         const char *encoding = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(row, "encoding"));
         n++;
-        lossy += (encoding && strcmp(encoding, "raw")) ||
-                 cJSON_IsObject(cJSON_GetObjectItemCaseSensitive(row, "receipt"));
+        const cJSON *receipt = cJSON_GetObjectItemCaseSensitive(row, "receipt");
+        bool whole = cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(receipt, "lossless"));
+        lossy += (encoding && strcmp(encoding, "raw")) || (cJSON_IsObject(receipt) && !whole);
     }
     fflush(stdout);
     if (lossy)

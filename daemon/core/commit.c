@@ -121,9 +121,7 @@ static void place(struct core *core, const struct placement *placement)
         weight_add(buffer);
     buffer->encoding = placement->encoding;
     if (placement->has_receipt) {
-        buffer->receipt = placement->receipt;
-        buffer->quality = placement->quality;
-        buffer->has_receipt = true;
+        receipt_take(buffer, placement->encoding.codec, &placement->receipt, &placement->quality);
         receipt_tell(buffer);
     }
     FOR_EACH_PART(part, buffer)
@@ -173,9 +171,8 @@ static void keep_receipts(struct core *core, const struct plan *plan)
         struct buffer *buffer = buffer_get(core, plan->packing->packed[i].buffer);
         if (!buffer)
             continue;
-        buffer->receipt = plan->receipts[i].receipt;
-        buffer->quality = plan->receipts[i].quality;
-        buffer->has_receipt = true;
+        receipt_take(buffer, plan->packing->packed[i].encoding.codec, &plan->receipts[i].receipt,
+                     &plan->receipts[i].quality);
         ledger_put_buffer(core, buffer);
         if (!worst || buffer->receipt.sqnr_db < worst->receipt.sqnr_db)
             worst = buffer;

@@ -91,9 +91,8 @@ static struct buffer *make_buffer(struct arena *arena, const struct placement *p
     if (!buffer)
         return NULL;
     buffer->encoding = placement->encoding;
-    buffer->has_receipt = placement->has_receipt;
-    buffer->receipt = placement->receipt;
-    buffer->quality = placement->quality;
+    if (placement->has_receipt)
+        receipt_take(buffer, placement->encoding.codec, &placement->receipt, &placement->quality);
     for (unsigned i = 0; i < PARTS; i++)
         if (placement->parts[i].size && !part_new(buffer, i, placement, error, detail))
             return NULL;

@@ -4,6 +4,18 @@
 
 #include "daemon/core/core.h"
 
+/* What a lossy codec took away is not back when a lossless one has encoded what was left. */
+void receipt_take(struct buffer *buffer, unsigned codec, const struct hbm_receipt *receipt,
+                  const struct hbm_quality *quality)
+{
+    bool whole = !buffer->has_receipt || buffer->quality.lossless;
+
+    buffer->receipt = *receipt;
+    buffer->quality = *quality;
+    buffer->quality.lossless = whole && hbm_codec_lossless(codec);
+    buffer->has_receipt = true;
+}
+
 void receipt_tell(const struct buffer *buffer)
 {
     const struct packed *packed = buffer_packed(buffer);

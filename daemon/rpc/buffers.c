@@ -57,6 +57,7 @@ static void write_receipt(struct writer *writer, const struct buffer *buffer)
     write_number(writer, "bytes_before", receipt->bytes_before);
     write_number(writer, "bytes_after", receipt->bytes_after);
     write_quality(writer, receipt, &buffer->quality);
+    write_bool(writer, "lossless", buffer->quality.lossless);
     write_close(writer, '}');
 }
 

@@ -44,6 +44,25 @@ def test_every_16_bit_tensor_comes_back_bit_for_bit(shared, tier):
     assert hash_of(shared, "model:m") == before and used(shared, tier) == 0
 
 
+def test_a_save_of_what_was_parked_without_loss_is_said_to_be_what_was_loaded(shared):
+    path = safetensors(shared.home / "x.safetensors", {name: ("BF16", (70000,), weights(70000, "BF16")) for name in "ab"})
+    ctl_done(shared, "load", path, "--as", "m")
+
+    def said_by_save():
+        ctl_done(shared, "sleep", "m", "--codec", "bf16-lossless")
+        ctl_done(shared, "wake", "m")
+        assert [row["receipt"]["max_abs_error"] for row in shared.rpc("hbm.ls", {"glob": "m/*"})] == [0, 0]
+        result = shared.ctl("save", "m", shared.home / "out.safetensors")
+        assert result.returncode == 0
+        return result.stderr
+
+    assert said_by_save() == "" and (shared.home / "out.safetensors").read_bytes() == path.read_bytes()
+    ctl_done(shared, "compress", "m/a", "--codec", "int8")
+    ctl_done(shared, "decompress", "m/a")
+    assert "1 of 2 tensors went through a lossy codec" in said_by_save(), "what int8 took is not back"
+    assert [row["receipt"]["lossless"] for row in shared.rpc("hbm.ls", {"glob": "m/*"})] == [False, True]
+
+
 def test_lossless_is_refused_where_it_would_not_be_parked_or_not_be_lossless(shared):
     ctl_done(shared, "load", safetensors(shared.home / "x.safetensors", {"h": ("BF16", (5000,), weights(5000, "BF16")),
                                                                          "f": ("F32", (5000,), floats([1.5] * 5000))}), "--as", "m")

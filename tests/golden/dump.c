@@ -42,7 +42,7 @@ static void print_field(const char *type, size_t count, const char *name, size_t
 #define hbm_quality_FIELDS(F, A)                                                                                   \
     F(double, sqnr_inlier_db)                                                                                      \
     F(double, max_rel_error) F(uint64_t, zeroed) F(uint64_t, nans) F(uint64_t, infinities) F(float, lo)            \
-        F(float, hi) F(double, parameter) F(uint32_t, method) F(uint32_t, unused) F(uint64_t, clipped)
+        F(float, hi) F(double, parameter) F(uint32_t, method) F(uint32_t, lossless) F(uint64_t, clipped)
 #define wire_spec_FIELDS(F, A)                                                                                     \
     F(uint64_t, size)                                                                                              \
     A(uint64_t, dims, HBM_RANK_MAX) F(uint32_t, device) F(uint32_t, dtype) F(uint32_t, rank) F(uint32_t, handle)   \
