@@ -31,6 +31,12 @@ def test_two_processes_serve_one_model(shared, example, tmp_path):
     assert [row["name"] for row in shared.rpc("hbm.models")] == ["shared"]
 
 
+def test_an_example_without_its_file_tells_how_it_is_called(shared):
+    ended = subprocess.run([sys.executable, str(PACKAGE / "examples" / "share.py")], env=environment(shared), text=True, timeout=120,
+                           capture_output=True, check=False)
+    assert ended.returncode == 1 and "python3 share.py MODEL.safetensors" in ended.stderr and "Traceback" not in ended.stderr
+
+
 def test_a_restarted_engine_finds_its_weights_where_they_were(shared, example):
     said = example("restart.py", 16).splitlines()
     answers = [re.search(r"16 layers mapped in .* ms, answer (\S+)", line).group(1) for line in said]

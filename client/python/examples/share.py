@@ -23,4 +23,6 @@ if __name__ == "__main__":
     if len(sys.argv) == 2:
         others = [subprocess.Popen([sys.executable, *sys.argv, "serve"]) for _ in range(2)]
         sys.exit(max(other.wait() for other in others))
+    if len(sys.argv) != 3:
+        sys.exit(__doc__)
     serve(sys.argv[1])
