@@ -80,10 +80,6 @@ static void tier(FILE *out, const struct map *map, const cJSON *device, const cJ
     fprintf(out, "<text x=\"10\" y=\"%.0f\">%s</text>\n", y + 23, text_of(row, "tier"));
     fprintf(out, "<rect x=\"%d\" y=\"%.0f\" width=\"%d\" height=\"%d\" fill=\"#eee\"/>\n", LEFT, y, BAR,
             BAR_HEIGHT);
-    fprintf(out,
-            "<rect x=\"%d\" y=\"%.0f\" width=\"%.2f\" height=\"%d\" fill=\"#bbb\"><title>used, by nothing listed "
-            "here</title></rect>\n",
-            LEFT, y, used * scale, BAR_HEIGHT);
     for (unsigned i = 0; i < n; i++) {
         struct piece sum = pieces[i];
         while (sum.bytes * scale < THIN && i + 1 < n && pieces[i + 1].owner == sum.owner) {
@@ -96,6 +92,11 @@ static void tier(FILE *out, const struct map *map, const cJSON *device, const cJ
         piece(out, map, &sum, x, y, sum.bytes * scale);
         x += sum.bytes * scale;
     }
+    if (used * scale > x - LEFT)
+        fprintf(out,
+                "<rect x=\"%.2f\" y=\"%.0f\" width=\"%.2f\" height=\"%d\" fill=\"#bbb\"><title>used, by nothing "
+                "listed here</title></rect>\n",
+                x, y, used * scale - (x - LEFT), BAR_HEIGHT);
     fprintf(out, "<text x=\"%d\" y=\"%.0f\">%s of %s</text>\n", LEFT + BAR + 8, y + 23, units_bytes(used, has),
             units_bytes(capacity, of));
 }
