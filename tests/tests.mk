@@ -1,6 +1,8 @@
 # Tests, demo, measurements, installation. Included by the Makefile; `make help` lists the targets.
 
 PYTHON ?= python3
+# The first that has pytest: Debian's may not be the one in the path.
+PYTEST_PYTHON = $(or $(firstword $(shell for p in $(PYTHON) /usr/bin/python3; do $$p -c 'import pytest' 2>/dev/null && echo $$p; done)),$(PYTHON))
 JOBS = $(if $(findstring -j,$(MAKEFLAGS)),,-j$(shell nproc))
 INSTALL_DEPS = tests/tools/install-deps.sh
 SOURCES = $(shell find daemon client kernels proto config tests -name '*.[ch]' -o -name '*.cu' -o -name '*.cuh')
@@ -138,7 +140,7 @@ $(CUDA_BENCHES): $(BUILD)/bench/%: $(BUILD)/obj/tests/bench/%.cu.o $$(WITH_KERNE
 
 # ---- Targets --------------------------------------------------------------------------------------------------------
 
-.PHONY: demo check check-gpu inject bench bench-gpu soak soak-gpu asan tsan mutate format lint install deb clean
+.PHONY: demo pictures check check-gpu inject bench bench-gpu soak soak-gpu asan tsan mutate format lint install deb clean
 .PHONY: programs unit-tests gpu-tests tsan-tests benches soak-client demo-loop
 
 programs: $(BINARIES)
@@ -153,6 +155,9 @@ demo: ## the whole job on a real model, on the GPU if there is one (MODEL=FILE.s
 	@$(INSTALL_DEPS) build $(if $(MODEL),,demo)
 	@$(MAKE) $(JOBS) --no-print-directory all demo-loop
 	@BUILD='$(BUILD)' tests/demo/demo.sh $(if $(MODEL),'$(MODEL)')
+
+pictures: programs ## draw again what README shows of `hbmctl top` and `hbmctl map`
+	@HBM_BUILD='$(BUILD)' $(PYTEST_PYTHON) tests/demo/pictures.py packaging/pictures
 
 check: ## all tests that need no GPU, under ASan and UBSan; installs what is missing
 	@$(INSTALL_DEPS) build check
@@ -206,8 +211,7 @@ format: ## lay out all C and CUDA sources as .clang-format says
 
 mutate: ## break the code, one place at a time, and see the tests of that fault fail (FAULTS='7 11'; minutes)
 	@$(INSTALL_DEPS) build check
-	@$(or $(firstword $(shell for p in $(PYTHON) /usr/bin/python3; do $$p -c 'import pytest' 2>/dev/null && echo $$p; done)),$(PYTHON)) \
-		tests/mutate/mutate.py '$(BUILD)' $(FAULTS)
+	@$(PYTEST_PYTHON) tests/mutate/mutate.py '$(BUILD)' $(FAULTS)
 
 lint: ## cppcheck, clang-tidy and shellcheck, where they are installed (ANALYZE=1: gcc's analyzer too)
 	@BUILD='$(BUILD)' CUDA_HOME='$(CUDA_HOME)' tests/tools/lint.sh $(SCRIPTS)

@@ -1,84 +1,20 @@
 """hbmctl top: on terminals of several sizes, without one, and while the daemon comes and goes."""
 import contextlib
-import fcntl
 import json
 import os
-import pty
 import re
-import select
 import signal
-import struct
 import subprocess
-import termios
-import time
+import sys
+from xml.etree import ElementTree
 
 import pytest
 
-from conftest import BUILD, Daemon
+from conftest import BUILD, ROOT, Daemon
 from helpers import ctl_done, ctl_json, ctl_refused, load_layers, module_daemon, put, shared  # noqa: F401
+from screen import BOLD, ENTER, Screen
 
 MODELS = 22
-CLEAR, ENTER, LEAVE = "\x1b[H\x1b[2J", "\x1b[?1049h", "\x1b[?1049l"
-
-
-class Screen:
-    """hbmctl on a terminal of our own."""
-
-    def __init__(self, daemon, *arguments, columns=80, lines=24, **environment):
-        self.master, slave = pty.openpty()
-        self.resize(columns, lines, slave)
-        self.before = termios.tcgetattr(slave)
-
-        def lead():
-            os.setsid()
-            fcntl.ioctl(0, termios.TIOCSCTTY, 0)
-
-        self.process = subprocess.Popen([str(BUILD / "hbmctl"), "--runtime-dir", str(daemon.runtime_dir), *arguments], stdin=slave, stdout=slave,
-                                        stderr=slave, preexec_fn=lead, env={**os.environ, "TERM": "xterm", "LC_ALL": "C.UTF-8", **environment})
-        self.slave, self.text = slave, ""
-
-    def resize(self, columns, lines, fd=None):
-        fcntl.ioctl(self.master if fd is None else fd, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
-
-    def read(self):
-        while select.select([self.master], [], [], 0)[0]:
-            self.text += os.read(self.master, 65536).decode()
-
-    def press(self, key):
-        os.write(self.master, key.encode())
-
-    def frame(self, good=lambda lines: True, seconds=30):
-        """The lines of the first whole frame from now on that is good."""
-        self.text = ""
-        deadline = time.monotonic() + seconds
-        while time.monotonic() < deadline:
-            select.select([self.master], [], [], 0.1)
-            self.read()
-            for frame in self.text.split(CLEAR)[1:-1]:
-                lines = frame.replace("\x1b[1m", "").replace("\x1b[0m", "").split("\r\n")
-                if good(lines):
-                    return lines
-        raise AssertionError(f"no such frame: {self.text!r}")
-
-    def end(self, how=lambda screen: screen.press("q")):
-        """It ends by that, and leaves the terminal as it was."""
-        self.text = ""
-        how(self)
-        deadline = time.monotonic() + 30
-        while self.process.poll() is None:
-            assert time.monotonic() < deadline
-            select.select([self.master], [], [], 0.05)
-            self.read()
-        self.read()
-        assert self.process.returncode == 0 and LEAVE in self.text
-        assert termios.tcgetattr(self.slave) == self.before
-
-    def close(self):
-        if self.process.poll() is None:
-            self.process.kill()
-        self.process.wait()
-        os.close(self.slave)
-        os.close(self.master)
 
 
 @pytest.fixture
@@ -154,7 +90,7 @@ def test_colour_is_for_those_who_want_it(shared, screen):
     for options, environment, bold in (((), {}, True), (("--no-color",), {}, False), ((), {"NO_COLOR": "1"}, False)):
         shown = screen(shared, *options, **environment)
         shown.frame()
-        assert ("\x1b[1m" in shown.text) == bold
+        assert (BOLD in shown.text) == bold
         shown.end()
     shown = screen(shared, TERM="dumb")
     shown.process.wait(30)
@@ -182,3 +118,16 @@ def test_a_move_is_there_with_how_far_it_is(make_daemon):
     text = daemon.wait_for(lambda: text if moving.search(text := ctl_done(daemon, "top")) else None, 30)
     assert re.search(r"^0 +disk_write ", text, re.M), text
     ctl_done(daemon, "cancel", op)
+
+
+def test_the_pictures_in_readme_can_be_drawn_again(tmp_path):
+    """By `make pictures`, of a daemon that is moving a model."""
+    ended = subprocess.run([sys.executable, ROOT / "tests" / "demo" / "pictures.py", tmp_path], env={**os.environ, "HBM_BUILD": str(BUILD)},
+                           text=True, capture_output=True, timeout=240, check=False)
+    assert ended.returncode == 0, ended.stderr
+    top, drawn = (ElementTree.parse(tmp_path / name).getroot() for name in ("top.svg", "map.svg"))
+    texts = [element.text for element in top]
+    assert {"aurora-small", "engine-a", "sleep", "LEFT"} <= set(texts)
+    assert any(element.text.startswith("aurora-small layers.0: 1 buffer, 1.0 MiB") for element in drawn.iter() if element.tag.endswith("title"))
+    for name in ("top.svg", "map.svg"):
+        assert f"(packaging/pictures/{name})" in (ROOT / "README.md").read_text() and (ROOT / "packaging" / "pictures" / name).exists()
