@@ -8,8 +8,9 @@ import sys
 
 import pytest
 
-from conftest import BUILD, ROOT
+from conftest import ROOT
 from helpers import host_only
+from packages import PIP, fetch, with_peers
 from vocab import CODECS, DTYPES
 
 numpy = pytest.importorskip("numpy")
@@ -18,22 +19,8 @@ TENSOR, CHANNEL, GROUP = range(3)
 RAW = ["F32", "F16", "BF16"]
 
 
-PEERS = os.environ.get("HBM_PEERS") == "1"
-PIP = BUILD / "pip"
-
-
-def with_peers(test):
-    return host_only(test) if PEERS else None
-
-
 def fetched(package, version=""):
-    """From pip, once, into the build."""
-    if not (PIP / package).exists():
-        command = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--root-user-action=ignore",
-                   "--no-deps", "--only-binary=:all:", "--target", str(PIP), package + version]
-        ended = subprocess.run(command, text=True, stdin=subprocess.DEVNULL, capture_output=True, timeout=300, check=False)
-        if ended.returncode:
-            pytest.skip(f"pip could not fetch {package}: {ended.stderr.strip()[-200:]}")
+    fetch(package, version, "--no-deps")
     sys.path.append(str(PIP))
     return importlib.import_module(package)
 

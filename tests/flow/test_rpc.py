@@ -13,6 +13,7 @@ import pytest
 
 from conftest import BUILD, DEVICE, ROOT, RpcError
 from helpers import child, load_layers, put  # noqa: F401 (a fixture)
+from packages import PIP, fetch, with_peers
 from wire import Client
 
 PARSE_ERROR, INVALID_REQUEST, METHOD_NOT_FOUND, INVALID_PARAMS = -32700, -32600, -32601, -32602
@@ -277,6 +278,38 @@ def test_discovery_is_an_openrpc_document(daemon):
         assert needed == sorted(needed, reverse=True), method["name"]
     document["methods"][0]["params"] = [{"name": "x"}]
     assert not validator.is_valid(document)
+
+
+# What openrpc of PyPI, a framework for servers that describe themselves so, does not read of a document as it stands there.
+READER = """
+import json, sys
+from openrpc import OpenRPC
+def unlike(ours, read, path):
+    if isinstance(ours, dict) and isinstance(read, dict):
+        return [line for name in ours for line in unlike(ours[name], read.get(name), f"{path}/{name}")]
+    if isinstance(ours, list) and isinstance(read, list) and len(ours) == len(read):
+        return [line for i, (one, other) in enumerate(zip(ours, read)) for line in unlike(one, other, f"{path}/{i}")]
+    return [] if ours == read else [f"{path}: {ours!r} is read as {read!r}"]
+document = json.load(sys.stdin)
+print(*unlike(document, OpenRPC.model_validate(document).model_dump(mode="json", by_alias=True, exclude_unset=True), ""), sep="\\n")
+"""
+
+
+@with_peers
+def test_discovery_is_read_by_another_implementation_of_openrpc(daemon):
+    """What it does not know is our extension, which the specification has begin with x-."""
+    fetch("openrpc", "==11.1.1")
+
+    def unread(document):
+        ended = subprocess.run([sys.executable, "-c", READER], env={**os.environ, "PYTHONPATH": str(PIP)}, input=json.dumps(document), text=True,
+                               capture_output=True, timeout=60, check=False)
+        assert ended.returncode == 0, ended.stderr
+        return ended.stdout.split("\n")[:-1]
+
+    document = daemon.rpc("rpc.discover")
+    assert [line for line in unread(document) if "/x-permission: " not in line] == []
+    document["methods"][0]["paramStructures"] = "either"
+    assert "/methods/0/paramStructures: 'either' is read as None" in unread(document)
 
 
 EXAMPLE = [sys.executable, str(ROOT / "client" / "python" / "examples" / "rpc.py")]
