@@ -92,40 +92,62 @@ def test_a_checkpoint_of_another_model_is_refused_by_what_it_lacks(shared, sessi
     assert base.config.hidden_size == 16
 
 
-STAND_IN = """
-import sys, types
-registered = {}
-class BaseModelLoader:
-    def __init__(self, load_config):
-        self.load_config = load_config
-def register_model_loader(name):
-    return lambda loader: registered.setdefault(name, loader)
-for name in ("vllm", "vllm.model_executor", "vllm.model_executor.model_loader", "vllm.model_executor.model_loader.base_loader"):
-    sys.modules[name] = types.ModuleType(name)
-sys.modules["vllm.model_executor.model_loader"].register_model_loader = register_model_loader
-sys.modules["vllm.model_executor.model_loader.base_loader"].BaseModelLoader = BaseModelLoader
+VLLM = """
+import importlib.util, sys, types
+if not importlib.util.find_spec("vllm"):  # what the loader takes of it
+    loaders = {}
+    class BaseModelLoader:
+        def __init__(self, load_config):
+            self.load_config = load_config
+    def module(name, **has):
+        sys.modules[name] = types.ModuleType(name)
+        sys.modules[name].__dict__.update(has)
+    module("vllm")
+    module("vllm.config")
+    module("vllm.config.load", LoadConfig=types.SimpleNamespace)
+    module("vllm.model_executor")
+    module("vllm.model_executor.model_loader", register_model_loader=lambda name: lambda loader: loaders.setdefault(name, loader),
+           get_model_loader=lambda config: loaders[config.load_format](config))
+    module("vllm.model_executor.model_loader.base_loader", BaseModelLoader=BaseModelLoader)
+from vllm.config.load import LoadConfig
+from vllm.model_executor.model_loader import get_model_loader
 import hbm.buffer, hbm.vllm
-hbm.buffer.to_torch = hbm.buffer.Buffer.numpy  # what the loader hands on is not its business
-hbm.vllm.register()
+if not importlib.util.find_spec("torch"):
+    hbm.buffer.to_torch = hbm.buffer.Buffer.numpy  # what the loader hands on is not its business
 class Model:
     def load_weights(self, weights):
-        self.seen = {name: tensor.tobytes() for name, tensor in weights}
-loader = registered["hbm"](types.SimpleNamespace(model_loader_extra_config=eval(sys.argv[1])))
-model, config = Model(), types.SimpleNamespace(model=sys.argv[2])
+        self.seen = {name: bytes(memoryview(getattr(tensor, "numpy", lambda: tensor)())) for name, tensor in weights}
+hbm.vllm.register()
+extra, model, config = eval(sys.argv[1]), Model(), types.SimpleNamespace(model=sys.argv[2])
+loader = get_model_loader(LoadConfig(load_format="hbm", model_loader_extra_config=extra))
 loader.download_model(config)
 loader.load_weights(model, config)
-print(sorted(model.seen), model.seen["layers.0.w"] == bytes(range(16)))
+seen = model.seen
+model.load_weights(loader.get_all_weights(config, model))
+print(sorted(seen), seen["layers.0.w"] == bytes(range(16)), seen == model.seen)
 """
 
 
-@pytest.mark.parametrize("extra", ["{'name': 'm'}", "None"])
+def as_vllm(shared, extra, folder):
+    return subprocess.run([sys.executable, "-c", VLLM, str(extra), folder], env=environment(shared), text=True, timeout=300,
+                          stdout=subprocess.PIPE, stderr=subprocess.PIPE, check=False)
+
+
+@pytest.mark.parametrize("extra", [{"name": "m"}, {}])
 def test_vllms_loader_hands_on_every_tensor(shared, session, tmp_path, extra):
-    """Against a stand-in of vLLM, by its interface."""
+    """By vLLM's own registry, where that is installed."""
     tensors = {"layers.0.w": ("U8", (16,), bytes(range(16))), "norm": ("F32", (2,), bytes(8))}
     safetensors(tmp_path / "model.safetensors", tensors, {})
-    if extra != "None":
+    if extra:
         hbm.publish("m", {"layers.0.w": numpy.arange(16, dtype="u1"), "norm": numpy.zeros(2, "f4")}, session=session)
         gc.collect()
-    ended = subprocess.run([sys.executable, "-c", STAND_IN, extra, tmp_path], env=environment(shared), text=True, timeout=60,
-                           stdout=subprocess.PIPE, stderr=subprocess.PIPE, check=False)
-    assert (ended.returncode, ended.stdout.strip()) == (0, "['layers.0.w', 'norm'] True"), ended.stderr
+    ended = as_vllm(shared, extra, tmp_path)
+    assert (ended.returncode, ended.stdout.strip().splitlines()[-1:]) == (0, ["['layers.0.w', 'norm'] True True"]), ended.stderr
+
+
+@pytest.mark.parametrize("extra, model, why", [({"nmae": "m"}, "m", "has nmae, which --load-format hbm does not know: it takes \"name\""),
+                                               ({"name": "none"}, "m", "model none"),
+                                               ({}, "org/model", "org/model is no folder here: download the model")])
+def test_what_vllms_loader_cannot_load_it_refuses_with_what_to_do(shared, extra, model, why):
+    ended = as_vllm(shared, extra, model)
+    assert ended.returncode == 1 and why in ended.stderr.splitlines()[-1], ended.stderr
