@@ -4,8 +4,8 @@
 
 The first process that asks has the checkpoint read from disk once; all others, and the same one after its restart, map what is
 there. It takes checkpoints that name their tensors as the model does, as save_pretrained() writes them; where Transformers
-rearranges a checkpoint as it loads it, what is missing is named. Run with Transformers 4.40 and torch 1.13 on a CPU, with small
-models of BERT's, GPT-2's and Llama's kinds; not with Transformers 5.
+rearranges a checkpoint as it loads it, what is missing is named. Run with Transformers 4.40 and torch 1.13, and with 5.24 and 2.15,
+on a CPU, with small models of BERT's, GPT-2's and Llama's kinds.
 """
 from __future__ import annotations
 
