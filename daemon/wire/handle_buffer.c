@@ -13,19 +13,6 @@ static void lease_granted(struct call *call, int error, void *result)
     pending_free(pending);
 }
 
-/* DETACH and FREE: a reply with nothing in it. */
-static void done(struct call *call, int error, void *result)
-{
-    struct pending *pending = container_of(call, struct pending, call);
-    uint64_t nothing = 0;
-
-    (void)result;
-    if (!pending_goes_on(pending, error))
-        return;
-    pending_reply(pending, &nothing, sizeof(nothing), -1);
-    pending_free(pending);
-}
-
 void handle_alloc(struct link *link, const struct packet_header *header, struct packet *packet)
 {
     REQUEST(alloc);
@@ -84,7 +71,7 @@ void handle_attach(struct link *link, const struct packet_header *header, struct
 void handle_detach(struct link *link, const struct packet_header *header, struct packet *packet)
 {
     REQUEST(detach);
-    struct pending *pending = pending_new(link, header->opcode, header->serial, done);
+    struct pending *pending = pending_new(link, header->opcode, header->serial, pending_done);
 
     if (pending)
         verb_detach(link->core, &pending->call, request->lease);
@@ -93,7 +80,7 @@ void handle_detach(struct link *link, const struct packet_header *header, struct
 void handle_free(struct link *link, const struct packet_header *header, struct packet *packet)
 {
     REQUEST(free);
-    struct pending *pending = pending_new(link, header->opcode, header->serial, done);
+    struct pending *pending = pending_new(link, header->opcode, header->serial, pending_done);
 
     if (pending)
         verb_free(link->core, &pending->call, request->id);

@@ -21,18 +21,6 @@ static void given(struct call *call, int error, void *result)
     pending_free(pending);
 }
 
-static void arrived(struct call *call, int error, void *result)
-{
-    struct pending *pending = container_of(call, struct pending, call);
-    struct wire_arrived_reply reply = {0};
-
-    (void)result;
-    if (!pending_goes_on(pending, error))
-        return;
-    pending_reply(pending, &reply, sizeof(reply), -1);
-    pending_free(pending);
-}
-
 void handle_lock_early(struct link *link, const struct packet_header *header, struct packet *packet)
 {
     REQUEST(lock_early);
@@ -52,7 +40,7 @@ void handle_arrived(struct link *link, const struct packet_header *header, struc
 
     if (!mapping_by_slot(link->session, request->slot))
         REFUSE(HBM_E_INVALID, "slot %u holds nothing of this session", request->slot);
-    struct pending *pending = pending_new(link, header->opcode, header->serial, arrived);
+    struct pending *pending = pending_new(link, header->opcode, header->serial, pending_done);
     if (pending)
         verb_arrived(link->core, &pending->call, request->slot, request->timeout_ms);
 }

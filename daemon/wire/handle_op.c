@@ -11,18 +11,6 @@
 
 #define RANGES_MAX 1000000u
 
-static void cancelled(struct call *call, int error, void *result)
-{
-    struct pending *pending = container_of(call, struct pending, call);
-    struct wire_op_cancel_reply reply = {0};
-
-    (void)result;
-    if (!pending_goes_on(pending, error))
-        return;
-    pending_reply(pending, &reply, sizeof(reply), -1);
-    pending_free(pending);
-}
-
 _Static_assert(offsetof(struct wire_compress_by_request, calibrate) == sizeof(struct wire_compress_request), "it begins as COMPRESS");
 
 /* calibrate and observed may be empty. */
@@ -169,7 +157,7 @@ void handle_transfer(struct link *link, const struct packet_header *header, stru
 void handle_op_cancel(struct link *link, const struct packet_header *header, struct packet *packet)
 {
     REQUEST(op_cancel);
-    struct pending *pending = pending_new(link, header->opcode, header->serial, cancelled);
+    struct pending *pending = pending_new(link, header->opcode, header->serial, pending_done);
 
     if (pending)
         verb_op_cancel(link->core, &pending->call, request->op);

@@ -32,18 +32,6 @@ void handle_order(struct link *link, const struct packet_header *header, struct 
         verb_order(link->core, link->session, request->lease, request->at, request->slots, request->n);
 }
 
-static void allowed(struct call *call, int error, void *result)
-{
-    struct pending *pending = container_of(call, struct pending, call);
-    struct wire_window_reply reply = {0};
-
-    (void)result;
-    if (!pending_goes_on(pending, error))
-        return;
-    pending_reply(pending, &reply, sizeof(reply), -1);
-    pending_free(pending);
-}
-
 void handle_window(struct link *link, const struct packet_header *header, struct packet *packet)
 {
     REQUEST(window);
@@ -52,7 +40,7 @@ void handle_window(struct link *link, const struct packet_header *header, struct
         REFUSE(HBM_E_INVALID, "a window of no groups");
     if (request->flags & ~WIRE_FORCE)
         REFUSE(HBM_E_INVALID, "flags 0x%x; a window takes FORCE", request->flags);
-    struct pending *pending = pending_new(link, header->opcode, header->serial, allowed);
+    struct pending *pending = pending_new(link, header->opcode, header->serial, pending_done);
     if (pending)
         verb_window(link->core, &pending->call, request->lease, request->groups, request->flags & WIRE_FORCE);
 }

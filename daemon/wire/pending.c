@@ -47,6 +47,18 @@ struct pending *pending_free(struct pending *pending)
     return NULL;
 }
 
+void pending_done(struct call *call, int error, void *result)
+{
+    struct pending *pending = container_of(call, struct pending, call);
+    uint64_t nothing = 0;
+
+    (void)result;
+    if (!pending_goes_on(pending, error))
+        return;
+    pending_reply(pending, &nothing, sizeof(nothing), -1);
+    pending_free(pending);
+}
+
 void pending_op_begun(struct call *call, int error, void *result)
 {
     struct pending *pending = container_of(call, struct pending, call);

@@ -32,6 +32,8 @@ struct pending *pending_new(struct link *link, uint32_t opcode, uint32_t serial,
 bool pending_goes_on(struct pending *pending, int error);
 void pending_reply(struct pending *pending, const void *body, size_t size, int fd);
 struct pending *pending_free(struct pending *pending);
+/* The `done` of verbs whose answer has nothing in it. */
+void pending_done(struct call *call, int error, void *result);
 /* The `done` of asynchronous verbs: they are answered with their op. */
 void pending_op_begun(struct call *call, int error, void *result);
 /* The link goes. */
