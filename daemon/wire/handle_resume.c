@@ -11,8 +11,7 @@
 /* One guess a connection. */
 static void turn_away(struct link *link, const struct packet_header *header, int error, const char *why)
 {
-    link_refuse(link, header->opcode, header->serial, error, "%s", why);
-    link_doom(link, error, why);
+    link_turn_away(link, header->opcode, header->serial, error, why);
 }
 
 static int answer(struct link *link, const struct packet_header *header, const struct session *session,

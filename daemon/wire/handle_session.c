@@ -46,9 +46,8 @@ static void ready(struct session *session, int error)
     if (!link)
         return;
     if (error) {
-        link_refuse(link, WIRE_HELLO, link->hello_serial, error, "%s", STORE_IS_FULL);
         link->clean = true; /* nothing was granted: its process need not end first */
-        link_doom(link, error, STORE_IS_FULL);
+        link_turn_away(link, WIRE_HELLO, link->hello_serial, error, STORE_IS_FULL);
         return;
     }
     reply = (struct wire_hello_reply){
@@ -77,8 +76,7 @@ void handle_hello(struct link *link, const struct packet_header *header, struct 
     struct session *session =
         session_new(link->core, link->peer.who, link->peer.pid, link->peer.pidfd, request->client, &error, detail);
     if (!session) {
-        link_refuse(link, header->opcode, header->serial, error, "%s", detail);
-        link_doom(link, error, detail);
+        link_turn_away(link, header->opcode, header->serial, error, detail);
         return;
     }
     link->peer.pidfd = -1; /* consume pidfd */

@@ -179,6 +179,12 @@ void link_doom(struct link *link, int error, const char *reason)
         doom(link, error, "client.dropped", reason);
 }
 
+void link_turn_away(struct link *link, uint32_t opcode, uint32_t serial, int error, const char *why)
+{
+    link_refuse(link, opcode, serial, error, "%s", why);
+    link_doom(link, error, why);
+}
+
 void link_violation(struct link *link, const char *what)
 {
     char reason[HBM_DETAIL_MAX];
@@ -191,13 +197,9 @@ void link_violation(struct link *link, const char *what)
 /* Best effort, and only if it can be the last packet in its turn. */
 static void say_goodbye(struct link *link, int error, const char *reason)
 {
-    struct packet_header header = {.opcode = WIRE_GOODBYE};
-    struct wire_goodbye_request goodbye = {.error = error};
-
-    snprintf(goodbye.detail, sizeof(goodbye.detail), "%s", reason);
     queue_flush(link);
     if (list_empty(&link->queue))
-        (void)packet_send(link->fd, &header, &goodbye, sizeof(goodbye), NULL, 0);
+        wire_send_goodbye(link->fd, error, reason);
 }
 
 static void freed(uv_handle_t *handle)
@@ -230,10 +232,9 @@ static void tear_down(struct link *link)
 
 void link_close(struct link *link, const char *why)
 {
-    struct session *session = TAKE_PTR(link->session);
-
     if (link->closed)
         return;
+    struct session *session = TAKE_PTR(link->session);
     if (link->clean)
         queue_flush(link);
     else if (link->doomed)

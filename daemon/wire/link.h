@@ -57,6 +57,8 @@ __attribute__((format(printf, 5, 6))) void link_refuse(struct link *link, uint32
                                                        int error, const char *format, ...);
 /* Ends it, from the loop, with a GOODBYE. Nothing of the session's changes before this returns. */
 void link_doom(struct link *link, int error, const char *reason);
+/* Refuses a request and ends the link with the same sentence: of what comes before it is served. */
+void link_turn_away(struct link *link, uint32_t opcode, uint32_t serial, int error, const char *why);
 /* What it sent is against the protocol: counted, told, doomed. */
 void link_violation(struct link *link, const char *what);
 /* The client is gone: its session ends with it, its calls lose it. */

@@ -58,14 +58,19 @@ void wire_server_complain(struct wire_server *server, const char *format, ...)
     server->unsaid = 0;
 }
 
-/* A connection that cannot be served hears why. */
-static void refuse(struct wire_server *server, int fd, int error, const char *why)
+void wire_send_goodbye(int fd, int error, const char *why)
 {
     struct packet_header header = {.opcode = WIRE_GOODBYE};
     struct wire_goodbye_request goodbye = {.error = error};
 
     snprintf(goodbye.detail, sizeof(goodbye.detail), "%s", why);
     (void)packet_send(fd, &header, &goodbye, sizeof(goodbye), NULL, 0);
+}
+
+/* A connection that cannot be served hears why. */
+static void refuse(struct wire_server *server, int fd, int error, const char *why)
+{
+    wire_send_goodbye(fd, error, why);
     wire_server_complain(server, "a connection is refused: %s", why);
 }
 
@@ -193,17 +198,16 @@ int wire_server_new(uv_loop_t *loop, struct core *core, const struct wire_world 
     server->core = core;
     server->world = *world;
     list_init(&server->links);
-    list_append(&servers, &server->node);
     list_init(&server->watches);
     list_init(&server->unread);
     server->unread_timer.fire = unread_tick;
     list_init(&server->unread_timer.node);
     int error = uv_poll_init(loop, &server->poll, listen_fd);
     if (error) {
-        list_unlink(&server->node);
         free(server);
         return error;
     }
+    list_append(&servers, &server->node);
     uv_timer_init(loop, &server->reaper);
     server->poll.data = server->reaper.data = server;
     server->open_handles = 2;

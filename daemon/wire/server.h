@@ -28,6 +28,8 @@ struct wire_server {
 /* A handle of this server or of its links and watches was opened, or has closed. */
 void wire_server_opened(struct wire_server *server);
 void wire_server_closed(struct wire_server *server);
+/* Best effort: the last packet of a connection, if there is room for it. */
+void wire_send_goodbye(int fd, int error, const char *why);
 /* Logs what a client did wrong, at most once a second: its faults are not to fill the log. */
 __attribute__((format(printf, 2, 3))) void wire_server_complain(struct wire_server *server, const char *format,
                                                                 ...);
