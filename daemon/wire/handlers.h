@@ -40,9 +40,9 @@ HANDLER(handle_decompress);
 HANDLER(handle_offload);
 HANDLER(handle_restore);
 HANDLER(handle_prefetch);
-HANDLER(handle_transfer);
-
 HANDLER(handle_op_cancel);
+/* handle_transfer.c */
+HANDLER(handle_transfer);
 /* handle_observe.c */
 HANDLER(handle_observe_batch);
 HANDLER(handle_observed);

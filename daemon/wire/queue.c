@@ -139,8 +139,8 @@ static int send_now(struct link *link, const struct packet_header *header, const
     return error;
 }
 
-/* True if the link is past help; false also if it, or the kernel, has no room now. */
-static bool is_fatal(struct link *link, int error)
+/* True: the link was past help, and ends. Want of room, its own or the kernel's, passes. */
+static bool doom_if_past_help(struct link *link, int error)
 {
     if (!error || error == -EAGAIN || error == -ENOMEM || error == -ENOBUFS)
         return false;
@@ -158,8 +158,10 @@ void queue_flush(struct link *link)
     while ((node = list_first(&link->queue))) {
         struct queued *first = list_entry(node, struct queued, node);
         int error = send_now(link, &first->header, first->body, first->size, first->fds, first->n_fds);
-        if (is_fatal(link, error) || error)
+        if (error) {
+            (void)doom_if_past_help(link, error);
             return;
+        }
         drop_first(link);
     }
 }
@@ -170,22 +172,17 @@ void queue_clear(struct link *link)
         drop_first(link);
 }
 
-void link_send(struct link *link, const struct packet_header *header, const void *body, size_t size, const int *fds,
-               unsigned n_fds)
+/* With copies of the fds, and at the account's expense. */
+static void enqueue(struct link *link, const struct packet_header *header, const void *body, size_t size,
+                    const int *fds, unsigned n_fds)
 {
-    if (link->doomed || link->closed)
-        return;
-    if (list_empty(&link->queue)) {
-        int error = send_now(link, header, body, size, fds, n_fds);
-        if (is_fatal(link, error) || !error)
-            return;
-    }
+    char detail[HBM_DETAIL_MAX];
+
     if (link->n_packets + 1 > LINK_QUEUE_PACKETS || link->n_bytes + size > LINK_QUEUE_BYTES ||
         link->n_fds + n_fds > LINK_QUEUE_FDS) {
         link_doom(link, HBM_E_LIMIT, "it does not read what is sent to it");
         return;
     }
-    char detail[HBM_DETAIL_MAX];
     int refused = account_charge(link->account, ACCOUNT_QUEUE_BYTES, size, detail);
     if (refused) {
         link_doom(link, refused, detail);
@@ -202,4 +199,17 @@ void link_send(struct link *link, const struct packet_header *header, const void
     link->n_bytes += (unsigned)size;
     link->n_fds += n_fds;
     link_balance(link);
+}
+
+void link_send(struct link *link, const struct packet_header *header, const void *body, size_t size, const int *fds,
+               unsigned n_fds)
+{
+    if (link->doomed || link->closed)
+        return;
+    if (list_empty(&link->queue)) {
+        int error = send_now(link, header, body, size, fds, n_fds);
+        if (!error || doom_if_past_help(link, error))
+            return;
+    }
+    enqueue(link, header, body, size, fds, n_fds);
 }
