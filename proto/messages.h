@@ -12,6 +12,7 @@
 #define WIRE_DEVICE_ANY 0xffffffffu /* the first device */
 #define WIRE_EVENT_FIRST 64u
 #define WIRE_OPCODES 67u
+#define WIRE_SLOTS_MAX 128u               /* that one message names */
 #define WIRE_RESUME_LEASES_MAX (1u << 20) /* that a session can present */
 
 /* Flags, one namespace. */

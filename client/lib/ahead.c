@@ -49,7 +49,7 @@ static void tell_order(struct hbm_model *model)
     ahead->told = model->session->conn.life;
     for (uint32_t i = 0; i < ahead->n; i++) {
         request.slots[request.n++] = mapping_at(model, i)->slot;
-        if (request.n < FETCH_MAX && i + 1 < ahead->n)
+        if (request.n < WIRE_SLOTS_MAX && i + 1 < ahead->n)
             continue;
         conn_send(&model->session->conn, WIRE_ORDER, &request);
         request.at = i + 1;
@@ -111,7 +111,7 @@ static void let_leave(struct hbm_model *model, struct mapping *mapping, struct w
     if ((word & LOCKWORD_COUNT) || ((word & LOCKWORD_AWAY) && !asked))
         return;
     request->slots[request->n++] = mapping->slot;
-    if (request->n == FETCH_MAX)
+    if (request->n == WIRE_SLOTS_MAX)
         say_behind(model, request);
 }
 
@@ -238,7 +238,7 @@ int hbm_model_order(hbm_model *model, const char *const *groups, unsigned n, uns
     swap(&model->ahead.order, &order);
     swap(&model->ahead.turn, &turn);
     model->ahead.n = turns;
-    model->ahead.depth = depth < FETCH_MAX ? depth : FETCH_MAX;
+    model->ahead.depth = depth < WIRE_SLOTS_MAX ? depth : WIRE_SLOTS_MAX;
     tell_order(model);
     pthread_mutex_unlock(&model->ahead.mutex);
     return 0;

@@ -41,8 +41,8 @@ static int fetch(hbm_session *session, struct wire_lock_request *request, struct
 int fetch_away(hbm_session *session, const struct want *wants, unsigned n, uint32_t timeout_ms)
 {
     struct wire_lock_request request = {.timeout_ms = timeout_ms};
-    struct mapping *away[FETCH_MAX];
-    uint32_t locks[FETCH_MAX];
+    struct mapping *away[WIRE_SLOTS_MAX];
+    uint32_t locks[WIRE_SLOTS_MAX];
     int error;
 
     for (unsigned i = 0; i < n; i++)

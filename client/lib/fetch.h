@@ -2,8 +2,7 @@
 #pragma once
 
 #include "client/lib/mapping.h"
-
-#define FETCH_MAX 128 /* slots of one LOCK message */
+#include "proto/messages.h"
 
 /* A claimed mapping and the locks wanted on it. */
 struct want {
@@ -12,5 +11,5 @@ struct want {
     bool away; /* to be fetched */
 };
 
-/* Brings back those that are away, at most FETCH_MAX, in ascending slots: all or none get their locks. */
+/* Brings back those that are away, at most WIRE_SLOTS_MAX, in ascending slots: all or none get their locks. */
 int fetch_away(hbm_session *session, const struct want *wants, unsigned n, uint32_t timeout_ms);

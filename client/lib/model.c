@@ -58,7 +58,7 @@ int model_lock_holds(hbm_model *model, struct hold *const *holds, unsigned n, ui
     unsigned at = 0;
 
     while (at < n) {
-        unsigned some = n - at < FETCH_MAX ? n - at : FETCH_MAX;
+        unsigned some = n - at < WIRE_SLOTS_MAX ? n - at : WIRE_SLOTS_MAX;
         int error = residency_lock(model->session, holds + at, some, timeout_ms);
         if (error) {
             struct error_kept kept;

@@ -104,9 +104,9 @@ static int lock_claimed(hbm_session *session, struct want *wants, unsigned n, ui
             break;
         n_away += wants[done].away;
     }
-    if (!error && n_away > FETCH_MAX)
+    if (!error && n_away > WIRE_SLOTS_MAX)
         error = set_error(HBM_E_INVALID, "%u arenas are away, more than the %u that one call can lock", n_away,
-                          FETCH_MAX);
+                          WIRE_SLOTS_MAX);
     if (!error)
         error = fetch_away(session, wants, n, timeout_ms);
     for (unsigned i = 0; error && i < done; i++)

@@ -71,8 +71,8 @@ static int step_back(hbm_session *session, struct want *wants, unsigned n, uint3
 {
     int first = 0;
 
-    for (unsigned at = 0; at < n; at += FETCH_MAX) {
-        unsigned some = n - at < FETCH_MAX ? n - at : FETCH_MAX;
+    for (unsigned at = 0; at < n; at += WIRE_SLOTS_MAX) {
+        unsigned some = n - at < WIRE_SLOTS_MAX ? n - at : WIRE_SLOTS_MAX;
         int error = fetch_away(session, wants + at, some, timeout_ms);
         if (error)
             lose_locks(wants + at, some);

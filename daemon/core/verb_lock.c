@@ -5,17 +5,16 @@
 #include "daemon/core/lock_waits.h"
 #include "daemon/core/recency.h"
 #include "daemon/core/verbs.h"
-
-#define SLOTS_MAX 128
+#include "proto/messages.h"
 
 struct lock {
     struct core *core;
     struct call *call;
-    uint32_t slots[SLOTS_MAX], n;
-    uint64_t arenas[SLOTS_MAX]; /* ids of those that can move; a retired mapping keeps what it has */
-    bool in_place[SLOTS_MAX];
+    uint32_t slots[WIRE_SLOTS_MAX], n;
+    uint64_t arenas[WIRE_SLOTS_MAX]; /* ids of those that can move; a retired mapping keeps what it has */
+    bool in_place[WIRE_SLOTS_MAX];
     size_t n_arenas;
-    uint8_t found[SLOTS_MAX]; /* enum lock_finds, one an arena */
+    uint8_t found[WIRE_SLOTS_MAX]; /* enum lock_finds, one an arena */
     uint64_t since_ms;
     struct residency residency;
 };
@@ -82,8 +81,7 @@ void verb_lock(struct core *core, struct call *call, const uint32_t *slots, uint
         }
     }
     lock = calloc(1, sizeof(*lock));
-    if (!lock || n > SLOTS_MAX) {
-        free(lock);
+    if (!lock) {
         call_refuse(call, HBM_E_NO_MEMORY, "the owner is out of memory for its own tables");
         return;
     }

@@ -32,7 +32,8 @@ struct publish_args {
 void verb_publish(struct core *core, struct call *call, const struct publish_args *args); /* result: struct lease; ->builder */
 void verb_commit(struct core *core, struct call *call, uint64_t lease, bool commit); /* result: uint64_t layout hash */
 
-/* result: uint64_t[2], a bit for each slot that was away and is to be mapped from its mapping->extent now. */
+/* Of at most WIRE_SLOTS_MAX slots. result: uint64_t[2], a bit for each that was away and is to be mapped from its mapping->extent
+ * now. */
 void verb_lock(struct core *core, struct call *call, const uint32_t *slots, uint32_t n, uint32_t timeout_ms);
 /* One slot, whose client waits for the bytes elsewhere. result: uint64_t; 1: mapping->early is to be mapped, whose bytes are on
  * their way, 0: mapping->extent, as after verb_lock. */

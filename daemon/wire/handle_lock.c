@@ -3,8 +3,6 @@
 #include "daemon/wire/grant.h"
 #include "daemon/wire/handlers.h"
 
-#define LOCK_SLOTS_MAX 128u
-
 /* The fds of the slots that are to be mapped anew, in the order in which they were asked for. */
 static int collect(const struct pending *pending, const uint64_t fetched[2], int *fds, unsigned *n)
 {
@@ -28,7 +26,7 @@ static void locked(struct call *call, int error, void *result)
     struct pending *pending = container_of(call, struct pending, call);
     struct packet_header header = {.opcode = pending->opcode, .serial = pending->serial};
     struct wire_lock_reply reply = {.n = pending->lock.n};
-    int fds[LOCK_SLOTS_MAX];
+    int fds[WIRE_SLOTS_MAX];
     unsigned n = 0;
 
     if (!pending_goes_on(pending, error))
@@ -47,8 +45,8 @@ void handle_lock(struct link *link, const struct packet_header *header, struct p
     REQUEST(lock);
     struct pending *pending;
 
-    if (request->n == 0 || request->n > LOCK_SLOTS_MAX)
-        REFUSE(HBM_E_INVALID, "%u slots; a lock takes 1 to %u", request->n, LOCK_SLOTS_MAX);
+    if (request->n == 0 || request->n > WIRE_SLOTS_MAX)
+        REFUSE(HBM_E_INVALID, "%u slots; a lock takes 1 to %u", request->n, WIRE_SLOTS_MAX);
     for (uint32_t i = 0; i < request->n; i++)
         if (!mapping_by_slot(link->session, request->slots[i]))
             REFUSE(HBM_E_INVALID, "slot %u holds nothing of this session", request->slots[i]);

@@ -3,14 +3,12 @@
 #include "daemon/wire/handlers.h"
 #include "daemon/wire/pending.h"
 
-#define SLOTS_OF(request) (sizeof((request)->slots) / sizeof((request)->slots[0]))
-
 void handle_ahead(struct link *link, const struct packet_header *header, struct packet *packet)
 {
     REQUEST(ahead);
 
     (void)header;
-    if (request->n <= SLOTS_OF(request))
+    if (request->n <= WIRE_SLOTS_MAX)
         verb_ahead(link->core, link->session, request->slots, request->n);
 }
 
@@ -19,7 +17,7 @@ void handle_behind(struct link *link, const struct packet_header *header, struct
     REQUEST(behind);
 
     (void)header;
-    if (request->n <= SLOTS_OF(request))
+    if (request->n <= WIRE_SLOTS_MAX)
         verb_behind(link->core, link->session, request->slots, request->n);
 }
 
@@ -28,7 +26,7 @@ void handle_order(struct link *link, const struct packet_header *header, struct 
     REQUEST(order);
 
     (void)header;
-    if (request->n <= SLOTS_OF(request))
+    if (request->n <= WIRE_SLOTS_MAX)
         verb_order(link->core, link->session, request->lease, request->at, request->slots, request->n);
 }
 

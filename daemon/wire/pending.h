@@ -13,7 +13,7 @@ struct pending {
     union {
         struct {
             uint32_t n;
-            uint32_t slots[128];
+            uint32_t slots[WIRE_SLOTS_MAX];
         } lock;
         uint32_t slot;
         struct {
