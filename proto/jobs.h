@@ -39,6 +39,10 @@ struct job_range {
     uint64_t bytes;
 };
 
+struct job_span {
+    uint64_t offset, bytes;
+};
+
 /* A run of a packed extent. Elements of one buffer between their raw form and the packed one (data, scales, zero points), or with
  * encoding RAW dims[2] bytes as they are. By a codec whose size varies scale_offset is where the data end. dims: PER_CHANNEL outer, channels, inner (axis 1); PER_GROUP 1, rows, last axis;
  * else 1, 1, elements. */
@@ -95,6 +99,8 @@ struct job_spill_key {
     uint64_t id;     /* which key this is, for the owner's books; never 0 */
     uint8_t key[64]; /* AES-256-XTS: two of 32 */
 };
+
+#define JOB_SPANS_MAX 65536u /* of a HASH */
 
 #define JOB_CHECKSUM 1u
 #define JOB_VERIFY 2u

@@ -68,6 +68,18 @@ void *memfd_map_sealed(int fd, size_t limit, size_t *size)
     return bytes;
 }
 
+void *memfd_map_exact(int fd, size_t size)
+{
+    size_t found;
+    void *bytes = memfd_map_sealed(fd, size, &found);
+
+    if (!bytes || found == size)
+        return bytes;
+    munmap(bytes, found);
+    errno = EINVAL;
+    return NULL;
+}
+
 int memfd_reopen_read_only(int fd)
 {
     char path[40];

@@ -15,6 +15,8 @@ int memfd_fixed(const char *name, size_t size);
 /* Maps a fully sealed memfd of at most `limit` bytes read-only; *size gets its size. NULL and errno if it is not a
  * memfd, not sealed, empty or too large. Release with munmap(*, *size). */
 void *memfd_map_sealed(int fd, size_t limit, size_t *size);
+/* The same of one that is to have so many bytes, and no other number. Release with munmap(*, size). */
+void *memfd_map_exact(int fd, size_t size);
 /* The same memory by a second open file description that is read-only: a writable mapping of it fails. -errno. */
 int memfd_reopen_read_only(int fd);
 

@@ -1,13 +1,12 @@
 #include "daemon/core/measure.h"
 
-#include <errno.h>
 #include <string.h>
 #include <sys/mman.h>
 
 #include "daemon/base/cleanup.h"
-#include "daemon/base/fd_reserve.h"
 #include "daemon/core/hold.h"
 #include "daemon/core/packing.h"
+#include "daemon/core/table_fd.h"
 #include "proto/memfd.h"
 
 #define MEASURES_MAX ((size_t)1 << 30)
@@ -25,16 +24,6 @@ bool measure_is_due(const struct transition *transition)
     return false;
 }
 
-int measure_no_table(struct transition *transition, int reason)
-{
-    bool ran_out = fd_ran_out(-reason);
-
-    if (reason == -ENOMEM)
-        return transition_refuse(transition, HBM_E_NO_MEMORY, "the owner is out of memory for its own tables");
-    return transition_refuse(transition, ran_out ? HBM_E_LIMIT : HBM_E_SYSTEM, "%s",
-                             ran_out ? FD_RAN_OUT : "the owner cannot make a memfd of what a job is to go by");
-}
-
 bool measure_next(struct transition *transition, void (*done)(struct job *job), int *error)
 {
     struct job *job = &transition->measuring;
@@ -46,7 +35,7 @@ bool measure_next(struct transition *transition, void (*done)(struct job *job), 
     const struct plan *plan = &transition->plans[transition->at];
     transition->measures = packing_table(plan->packing, false);
     if (transition->measures < 0) {
-        *error = measure_no_table(transition, transition->measures);
+        *error = table_fd_refused(transition->measures, transition->detail);
         return false;
     }
     *job = (struct job){.opcode = JOB_MEASURE, .device = plan_worker(plan)->index, .done = done, .reply_fd = -1};

@@ -10,5 +10,3 @@ bool measure_is_due(const struct transition *transition);
 bool measure_next(struct transition *transition, void (*done)(struct job *job), int *error);
 /* Takes the answer: where everything lies, and how large the memory is to be. 0, or an error likewise. */
 int measure_book(struct transition *transition);
-/* The error of a memfd of pieces that could not be made, for -errno. */
-int measure_no_table(struct transition *transition, int reason);

@@ -9,6 +9,7 @@
 #include "daemon/core/hold.h"
 #include "daemon/core/links.h"
 #include "daemon/core/measure.h"
+#include "daemon/core/table_fd.h"
 #include "proto/memfd.h"
 
 /* Names what lies in the arena whose stored copy turned out to be damaged, in the op and as an event. The arena
@@ -196,7 +197,7 @@ static bool make_table(struct track *track, const struct step *step)
     if (track->table == -ESTALE)
         transition->step_error = transition_refuse(transition, HBM_E_STALE, "what the range was to be taken from was forgotten meanwhile");
     else
-        transition->step_error = measure_no_table(transition, track->table);
+        transition->step_error = table_fd_refused(track->table, transition->detail);
     track->table = -1;
     return false;
 }
@@ -236,16 +237,14 @@ static int check_quality(struct transition *transition, const struct packed *pac
 
 static int read_receipts(struct transition *transition, struct plan *plan, int fd)
 {
-    size_t size = 0, wanted = plan->packing->n_packed * sizeof(*plan->receipts);
-    void *bytes = fd < 0 ? NULL : memfd_map_sealed(fd, wanted, &size);
+    size_t size = plan->packing->n_packed * sizeof(*plan->receipts);
+    void *bytes = fd < 0 ? NULL : memfd_map_exact(fd, size);
     int error = 0;
 
-    if (bytes && size == wanted)
-        memcpy(plan->receipts, bytes, size);
-    if (bytes)
-        munmap(bytes, size);
-    if (!bytes || size != wanted)
+    if (!bytes)
         return transition_refuse(transition, HBM_E_INTERNAL, "the worker sent no receipts for what it packed");
+    memcpy(plan->receipts, bytes, size);
+    munmap(bytes, size);
     for (uint32_t i = 0; i < plan->packing->n_packed && !error; i++)
         error = check_quality(transition, &plan->packing->packed[i], &plan->receipts[i].receipt);
     return error;

@@ -11,6 +11,7 @@
 #include "daemon/base/fd_reserve.h"
 #include "daemon/core/sent.h"
 #include "daemon/core/stage.h"
+#include "daemon/core/table_fd.h"
 #include "daemon/core/transfer_parts.h"
 #include "daemon/core/verbs.h"
 #include "proto/memfd.h"
@@ -110,6 +111,7 @@ static void staged(struct stage *stage)
     struct transfer *transfer = container_of(stage, struct transfer, stage);
     const struct transfer_part *part = &transfer->parts.at[transfer->at];
     struct job *job = &transfer->job;
+    char detail[HBM_DETAIL_MAX];
 
     if (stage->error) {
         end_transfer(transfer, stage->error, stage->detail);
@@ -117,9 +119,8 @@ static void staged(struct stage *stage)
     }
     transfer->ranges = memfd_sealed("hbm-ranges", part->ranges, part->n * sizeof(*part->ranges));
     if (transfer->ranges < 0) {
-        bool ran_out = fd_ran_out(-transfer->ranges);
-        end_transfer(transfer, ran_out ? HBM_E_LIMIT : HBM_E_SYSTEM,
-                     ran_out ? FD_RAN_OUT : "the owner cannot make a memfd of the ranges");
+        int error = table_fd_refused(transfer->ranges, detail);
+        end_transfer(transfer, error, detail);
         return;
     }
     *job = (struct job){.opcode = JOB_FILE,

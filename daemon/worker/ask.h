@@ -12,6 +12,7 @@
 
 #include "proto/errors.h"
 #include "proto/jobs.h"
+#include "proto/memfd.h"
 #include "proto/packet.h"
 
 #define ASK_GONE 1 /* status of an answer that never came: the worker is gone */
@@ -193,16 +194,34 @@ static inline int ask_copy(struct ask *ask, const struct ask_extent *source, con
     return status;
 }
 
+/* Of n spans, each behind the one before it. */
+static inline int ask_hashes(struct ask *ask, const struct ask_extent *extent, const struct job_span *spans, uint32_t n,
+                             uint64_t *hashes)
+{
+    struct job_hash_request request = {
+        .extent = extent->extent,
+        .offset = spans[0].offset,
+        .bytes = spans[n - 1].offset + spans[n - 1].bytes - spans[0].offset,
+        .n_spans = n,
+    };
+    int fds[3], list = memfd_sealed("spans", spans, n * sizeof(*spans)), found = -1;
+    unsigned n_fds = ask_fds(extent, NULL, fds);
+
+    fds[n_fds++] = list;
+    int status = ask_job(ask, JOB_HASH, &request, fds, n_fds, NULL, &found);
+    close(list);
+    memset(hashes, 0, n * sizeof(*hashes));
+    if (!status && pread(found, hashes, n * sizeof(*hashes), 0) != (ssize_t)(n * sizeof(*hashes)))
+        abort();
+    if (found >= 0)
+        close(found);
+    return status;
+}
+
 static inline int ask_hash(struct ask *ask, const struct ask_extent *extent, uint64_t offset, uint64_t bytes,
                            uint64_t *hash)
 {
-    struct job_hash_request request = {.extent = extent->extent, .offset = offset, .bytes = bytes};
-    union job_reply reply = {0};
-    int fds[2];
-    int status = ask_job(ask, JOB_HASH, &request, fds, ask_fds(extent, NULL, fds), &reply, NULL);
-
-    *hash = reply.hash.hash;
-    return status;
+    return ask_hashes(ask, extent, &(struct job_span){offset, bytes}, 1, hash);
 }
 
 /* `ranges` is a memfd of n ranges. */

@@ -127,6 +127,14 @@ static int check_observe(const struct job_observe_request *r, unsigned *fds, str
     return check_range(&r->extent, r->offset, bytes, failure);
 }
 
+static int check_hash(const struct job_hash_request *r, unsigned *fds, struct failure *failure)
+{
+    if (check_extent(&r->extent, fds, failure) || check_range(&r->extent, r->offset, r->bytes, failure))
+        return failure->error;
+    ++*fds;
+    return r->n_spans && r->n_spans <= JOB_SPANS_MAX ? 0 : BAD("%u spans", r->n_spans);
+}
+
 static int check_file(const struct job_file_request *r, unsigned *fds, struct failure *failure)
 {
     *fds = 2;
@@ -173,9 +181,7 @@ static int check_request(unsigned opcode, const union job_request *r, unsigned *
         return check_extent(&r->decode.source, fds, failure) ? failure->error
                                                              : check_extent(&r->decode.target, fds, failure);
     case JOB_HASH:
-        return check_extent(&r->hash.extent, fds, failure)
-                   ? failure->error
-                   : check_range(&r->hash.extent, r->hash.offset, r->hash.bytes, failure);
+        return check_hash(&r->hash, fds, failure);
     case JOB_FILE:
         return check_file(&r->file, fds, failure);
     case JOB_CLIENTS:

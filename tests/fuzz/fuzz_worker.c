@@ -56,6 +56,16 @@ static int take_ranges(struct input *in, uint32_t *n)
     return memfd_sealed("ranges", ranges, sizeof(ranges[0]) * (*n < 4 ? *n : 4));
 }
 
+static int take_spans(struct input *in, uint32_t *n)
+{
+    struct job_span spans[4] = {0};
+
+    *n = *n % 5;
+    for (unsigned i = 0; i < *n && i < 4; i++)
+        spans[i] = (struct job_span){take_byte(in), take_byte(in)};
+    return memfd_sealed("spans", spans, sizeof(spans[0]) * (*n < 4 ? *n : 4));
+}
+
 /* Near enough to what a codec takes to get past the first look, mostly. */
 static int take_pieces(struct input *in, uint32_t *n)
 {
@@ -150,6 +160,7 @@ static void dress(struct input *in, uint32_t opcode, union job_request *request,
         break;
     case JOB_HASH:
         take_extent(in, &request->hash.extent, fds, n);
+        fds[(*n)++] = take_spans(in, &request->hash.n_spans);
         break;
     case JOB_FILE:
         take_extent(in, &request->file.extent, fds, n);

@@ -329,10 +329,27 @@ static void tell_listed(struct job *job)
         job->error = HBM_E_UNSUPPORTED;
 }
 
+/* What a hash is of is what it starts with. */
+static void hash(struct job *job)
+{
+    const struct job_hash_request *request = &job->request.hash;
+    size_t size = request->n_spans * sizeof(struct job_span);
+    unsigned next = 0;
+    int fd = fd_of(job, &request->extent, &next);
+    struct job_span *spans = memfd_map_exact(job->fds[next], size);
+    uint64_t *hashes = calloc(request->n_spans, sizeof(*hashes));
+
+    CHECK(spans && hashes);
+    for (uint32_t i = 0; i < request->n_spans; i++)
+        hashes[i] = get(fd, spans[i].offset, sizeof(*hashes));
+    fd_close(job->reply_fd);
+    job->reply_fd = memfd_sealed("hashes", hashes, request->n_spans * sizeof(*hashes));
+    munmap(spans, size);
+    free(hashes);
+}
+
 void contents_perform(struct world *world, struct job *job)
 {
-    unsigned next = 0;
-
     (void)world;
     if (job->opcode == JOB_CREATE && !job->error && job->request.create.kind == JOB_EXTENT_CUDA_IPC) {
         int *block = &sim.blocks[(job->reply.create.token - 1) % 256];
@@ -347,8 +364,7 @@ void contents_perform(struct world *world, struct job *job)
     } else if (job->opcode == JOB_PACK || job->opcode == JOB_UNPACK) {
         move_pieces(job);
     } else if (job->opcode == JOB_HASH && !job->error) {
-        job->reply.hash.hash =
-            get(fd_of(job, &job->request.hash.extent, &next), job->request.hash.offset, sizeof(uint64_t));
+        hash(job);
     } else if (job->opcode == JOB_CLIENTS && !job->error) {
         tell_listed(job);
     }

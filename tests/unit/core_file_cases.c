@@ -401,6 +401,30 @@ static void a_hash_is_that_of_the_bytes_in_every_tier(void **state)
     world_check_books(&w);
 }
 
+static void neighbours_are_hashed_by_one_job_and_fail_together(void **state)
+{
+    (void)state;
+    make_model(&w, "m", 3);
+    unsigned jobs = w.ran[JOB_HASH];
+    assert_int_equal(hash("model:m")->state, WIRE_OP_DONE);
+    assert_int_equal(w.ran[JOB_HASH], jobs + 3); /* one an arena, of two buffers each */
+    buffer_free(named(&w, "m/layer.1.b"));
+    jobs = w.ran[JOB_HASH];
+    struct op *op = hash("model:m");
+    assert_int_equal(op->n_rows, 5);
+    assert_int_equal(w.ran[JOB_HASH], jobs + 3);
+    world_fail(&w, JOB_HASH, 2, HBM_E_IO);
+    op = hash("model:m");
+    assert_int_equal(op->error, HBM_E_IO);
+    for (unsigned i = 0; i < 5; i++)
+        assert_int_equal(op->rows[i].error, i == 2 ? HBM_E_IO : 0);
+    world_fail(&w, JOB_HASH, 3, HBM_E_IO);
+    op = hash("model:m");
+    for (unsigned i = 0; i < 5; i++)
+        assert_int_equal(op->rows[i].error, i > 2 ? HBM_E_IO : 0);
+    world_check_books(&w);
+}
+
 static void the_hash_of_nothing_is_known(void **state)
 {
     (void)state;
@@ -431,6 +455,7 @@ int core_file_cases(void)
         CASE(what_is_wrong_with_the_last_of_many_ranges_leaves_nothing),
         CASE(a_transfer_is_cancelled_while_its_ranges_are_looked_at),
         CASE(a_hash_is_that_of_the_bytes_in_every_tier),
+        CASE(neighbours_are_hashed_by_one_job_and_fail_together),
         CASE(the_hash_of_nothing_is_known),
     };
 

@@ -327,12 +327,26 @@ static int run_packing(struct world *world, struct job *job)
 static int run_hash(struct world *world, struct job *job)
 {
     const struct job_hash_request *request = &job->request.hash;
+    _cleanup_free_ uint64_t *hashes = calloc(request->n_spans, sizeof(*hashes));
+    size_t size = request->n_spans * sizeof(struct job_span);
+    uint64_t at = request->offset;
     unsigned next = 0;
     unsigned char *bytes = view(fd_of(world, job, &request->extent, &next), &request->extent);
+    struct job_span *spans = memfd_map_exact(job->fds[next], size);
 
+    assert_int_equal(job->n_fds, next + 1);
     assert_int_not_equal(request->extent.kind, JOB_EXTENT_DISK);
     assert_true(request->offset + request->bytes <= request->extent.size);
-    job->reply.hash.hash = XXH3_64bits(bytes + request->offset, request->bytes);
+    assert_non_null(spans);
+    assert_non_null(hashes);
+    for (uint32_t i = 0; i < request->n_spans; i++) {
+        assert_true(spans[i].bytes && spans[i].offset >= at);
+        hashes[i] = XXH3_64bits(bytes + spans[i].offset, spans[i].bytes);
+        at = spans[i].offset + spans[i].bytes;
+    }
+    assert_int_equal(at, request->offset + request->bytes);
+    job->reply_fd = memfd_sealed("hashes", hashes, request->n_spans * sizeof(*hashes));
+    munmap(spans, size);
     munmap(bytes, request->extent.size);
     return 0;
 }

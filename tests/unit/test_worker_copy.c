@@ -123,11 +123,55 @@ static void a_hash_is_plain_xxh3_of_any_kind_of_extent(void **state)
         expect(ask_hash(&worker, &e[i], offset, bytes, &hash), 0);
         assert_int_equal(hash, wanted);
     }
-    expect(ask_hash(&worker, &e[0], 0, 0, &hash), 0);
-    assert_int_equal(hash, XXH3_64bits(NULL, 0));
     munmap(from, size);
     for (unsigned i = 0; i < 3; i++)
         drop(&e[i]);
+}
+
+static void spans_of_any_size_are_hashed_by_one_job(void **state)
+{
+    enum { N = 5000 };
+    static struct job_span spans[N];
+    static uint64_t hashes[N];
+    uint64_t at = 7, size;
+
+    (void)state;
+    for (unsigned i = 0; i < N; i++) { /* some end where a chunk of 16 MiB does, some reach over one or two */
+        uint64_t bytes = i == 1000 ? 16 * MIB + spans[0].offset - at : i == 2000 ? 16 * MIB : i == 3000 ? 40 * MIB + 1 : 1 + i % 700;
+        spans[i] = (struct job_span){at, bytes};
+        at += bytes + (i > 2000 && i % 3 ? i % 300 : 0);
+    }
+    size = (at + 4095) / 4096 * 4096;
+    struct ask_extent e[] = {make(JOB_EXTENT_DEVICE, size), make(JOB_EXTENT_DISK, size)};
+    unsigned char *from = map(&e[0]);
+    fill(from, size, 5);
+    expect(ask_copy(&worker, &e[0], &e[1], (struct ask_range){0, 0, size}, 0, NULL), 0);
+    for (unsigned i = 0; i < 2; i++) {
+        expect(ask_hashes(&worker, &e[i], spans, N, hashes), 0);
+        for (unsigned j = 0; j < N; j++)
+            assert_int_equal(hashes[j], XXH3_64bits(from + spans[j].offset, spans[j].bytes));
+    }
+    munmap(from, size);
+    drop(&e[0]), drop(&e[1]);
+}
+
+static void spans_that_are_none_are_refused(void **state)
+{
+    struct ask_extent e = make(JOB_EXTENT_DEVICE, 4096);
+    uint64_t hashes[3];
+    const struct job_span wrong[][3] = {
+        {{0, 16}, {32, 0}, {64, 16}},         /* empty */
+        {{0, 64}, {32, 16}, {64, 16}},        /* into each other */
+        {{64, 16}, {0, 16}, {128, 16}},       /* before where it begins */
+        {{0, 16}, {64, 1024}, {512, 16}},     /* beyond where it ends */
+        {{0, 16}, {32, UINT64_MAX}, {64, 16}},
+    };
+
+    (void)state;
+    for (unsigned i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++)
+        expect(ask_hashes(&worker, &e, wrong[i], 3, hashes), HBM_E_BAD_REQUEST);
+    expect(ask_hash(&worker, &e, 0, 4096, hashes), 0);
+    drop(&e);
 }
 
 static void a_cancelled_job_ends_early_and_a_queued_one_never_runs(void **state)
@@ -180,6 +224,8 @@ int main(int argc, char **argv)
         cmocka_unit_test(without_io_uring_plain_reads_and_writes_do),
         WITH_WORKER(parts_of_a_copy_have_the_hashes_of_the_whole),
         WITH_WORKER(a_hash_is_plain_xxh3_of_any_kind_of_extent),
+        WITH_WORKER(spans_of_any_size_are_hashed_by_one_job),
+        WITH_WORKER(spans_that_are_none_are_refused),
         WITH_WORKER(a_cancelled_job_ends_early_and_a_queued_one_never_runs),
         WITH_WORKER(long_jobs_tell_their_progress_and_short_ones_do_not),
     };
