@@ -35,11 +35,15 @@ static void grant(struct core *core, struct call *call, struct buffer *buffer, c
         call_refuse(call, error, "%s", detail);
         return;
     }
+    uint64_t id = lease->id;
+    call_done(call, lease);
+    lease = lease_get(core, id); /* what is told is told after the answer, which is waited for */
+    if (!lease)
+        return; /* the answer could not be sent */
     event_emit(&core->events, "buffer.attached", buffer->id, buffer->name, buffer->arena->owner.listener,
-               buffer->arena->owner.uid, call->session->pid, "%s", args->access == HBM_RW ? "rw" : "ro");
+               buffer->arena->owner.uid, lease->session->pid, "%s", args->access == HBM_RW ? "rw" : "ro");
     core->counters.attaches++;
     core->counters.attached_bytes += buffer->size;
-    call_done(call, lease);
 }
 
 static void resident(struct residency *residency)

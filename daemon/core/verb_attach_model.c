@@ -34,12 +34,16 @@ static void grant(struct core *core, struct call *call, struct model *model, con
         call_refuse(call, error, "%s", detail);
         return;
     }
+    uint64_t id = lease->id;
+    call_done(call, lease);
+    lease = lease_get(core, id); /* what is told is told after the answer, which is waited for */
+    if (!lease)
+        return; /* the answer could not be sent */
     event_emit(&core->events, "model.attached", model->id, model->name, model->owner.listener, model->owner.uid,
-               call->session->pid, "%s, %u arenas", args->access == HBM_RW ? "rw" : "ro", model->n_arenas);
+               lease->session->pid, "%s, %u arenas", args->access == HBM_RW ? "rw" : "ro", model->n_arenas);
     core->counters.attaches++;
     for (uint32_t i = 0; i < lease->n_mappings; i++)
         core->counters.attached_bytes += lease->mappings[i]->extent->size;
-    call_done(call, lease);
 }
 
 static void resident(struct residency *residency)

@@ -1,7 +1,8 @@
-/* A move that fails, or is cancelled, leaves all as it was. */
+/* A move that fails, or is cancelled, leaves all as it was; so does an attach. */
 #include "core_cases.h"
 #include "core_world.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 
 static void a_failed_create_in_the_middle_moves_nothing(void **state)
@@ -195,6 +196,52 @@ static void a_core_that_goes_answers_those_who_wait(void **state)
     free(attach);
 }
 
+struct attaching {
+    struct call call;
+    bool sends;
+    uint64_t told; /* events, when the answer came */
+};
+
+static void attached(struct call *call, int error, void *lease)
+{
+    struct attaching *attaching = container_of(call, struct attaching, call);
+
+    assert_int_equal(error, 0);
+    attaching->told = w.core->events.next;
+    if (!attaching->sends)
+        lease_free(lease);
+}
+
+static void attach_each(void (*verb)(struct core *core, struct call *call, const struct attach_args *args), const char *name,
+                        const char *event)
+{
+    struct session *session = client(&w, alice);
+    struct attach_args args = {.timeout_ms = 1000};
+
+    snprintf(args.name, sizeof(args.name), "%s", name);
+    for (int sends = 0; sends < 2; sends++) {
+        uint64_t next = w.core->events.next, attaches = w.core->counters.attaches, bytes = w.core->counters.attached_bytes;
+        struct attaching attaching = {.sends = sends};
+        call_init(&attaching.call, alice, session, attached);
+        verb(w.core, &attaching.call, &args);
+        world_run(&w);
+        assert_int_equal(attaching.told, next);
+        assert_int_equal(w.core->events.next, next + (uint64_t)sends);
+        assert_int_equal(w.core->counters.attaches, attaches + (uint64_t)sends);
+        assert_int_equal(w.core->counters.attached_bytes > bytes, sends);
+    }
+    assert_string_equal(event_get(&w.core->events, w.core->events.next - 1)->what, event);
+}
+
+static void an_attach_is_told_after_its_answer_and_not_if_that_cannot_be_sent(void **state)
+{
+    (void)state;
+    make_kept(&w, "w", 64, 64);
+    make_model(&w, "m", 2);
+    attach_each(verb_attach, "w", "buffer.attached");
+    attach_each(verb_attach_model, "m", "model.attached");
+}
+
 #define CASE(name) cmocka_unit_test_setup_teardown(name, world_setup, world_teardown)
 
 int core_undo_cases(void)
@@ -210,6 +257,7 @@ int core_undo_cases(void)
         CASE(a_move_can_be_cancelled_while_it_waits_for_memory),
         CASE(the_core_may_end_in_the_middle_of_anything),
         CASE(a_core_that_goes_answers_those_who_wait),
+        CASE(an_attach_is_told_after_its_answer_and_not_if_that_cannot_be_sent),
     };
 
     return cmocka_run_group_tests_name("moves undone", tests, NULL, NULL);
