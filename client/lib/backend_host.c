@@ -20,15 +20,13 @@ static int host_reserve(struct place *place)
 static int host_map(struct place *place, int fd)
 {
     int protection = place->access == HBM_RW ? PROT_READ | PROT_WRITE : PROT_READ;
+    int there = place->address ? MAP_FIXED : 0;
+    void *address = mmap(place->address, place->size, protection, MAP_SHARED | there, fd, 0);
 
-    if (!place->address) {
-        int error = host_reserve(place);
-        if (error)
-            return error;
-    }
-    if (mmap(place->address, place->size, protection, MAP_SHARED | MAP_FIXED, fd, 0) == MAP_FAILED)
+    if (address == MAP_FAILED)
         return set_system_error("mmap of the arena", errno);
-    madvise(place->address, place->size, MADV_DONTFORK);
+    madvise(address, place->size, MADV_DONTFORK);
+    place->address = address;
     place->mapped = true;
     return 0;
 }
