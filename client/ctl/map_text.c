@@ -41,7 +41,10 @@ static void print_bar(const struct map *map, const struct piece *pieces, unsigne
     for (unsigned i = 0; i <= n; i++) {
         at = i < n ? at + pieces[i].bytes : used;
         int mark = i < n ? letter(map, pieces[i].owner, pieces[i].leased) : OTHER;
-        while (whole > 0 && column < columns && column + 0.5 < at / whole * columns) {
+        double end = whole > 0 ? at / whole * columns : 0;
+        if (i < n && end > 0 && end < 1)
+            end = 1; /* what the legend names first is seen, however little it is */
+        while (column < columns && column + 0.5 < end) {
             putchar(mark);
             column++;
         }

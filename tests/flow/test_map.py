@@ -51,6 +51,11 @@ def test_each_model_has_its_letter_where_it_lies_as_long_as_its_share(small, pro
     assert "a  large, 3.0 MiB\n" in text and "=  buffers of no model, 512.0 KiB, leased\n" in text
 
 
+def test_a_model_that_is_too_little_for_a_column_is_seen_all_the_same(shared):
+    load(shared, "little", 1)
+    assert bars(ctl_done(shared, "map"))["device"] == "a" + "." * 59
+
+
 def test_the_pieces_are_groups_with_their_bytes(shared):
     load_layers(shared, "m", 2, 4096)
     put(shared, "w", bytes(5000))
