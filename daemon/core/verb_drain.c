@@ -27,7 +27,7 @@ static void end_drain(struct drain *drain)
     char detail[HBM_DETAIL_MAX] = "";
 
     if (drain->failed)
-        snprintf(detail, sizeof(detail), "%zu of %zu arenas stay: %.200s", drain->failed, drain->n, drain->detail);
+        snprintf(detail, sizeof(detail), "nothing new is granted, but %zu of %zu arenas stay: %.150s", drain->failed, drain->n, drain->detail);
     op_end(op, drain->error, detail);
 }
 

@@ -198,6 +198,8 @@ static void a_drain_goes_on_past_what_can_not_go(void **state)
     verb_drain(w.core, &question->call, "0");
     struct op *op = op_of(&w, question);
     assert_int_equal(op->error, HBM_E_WORKER_DIED);
+    assert_non_null(strstr(op->detail, "nothing new is granted, but 1 of 2 arenas stay: "));
+    assert_int_equal(w.device->state, DEVICE_DRAINED);
     assert_int_equal((arena_tier(named(&w, "a")->arena) == HBM_TIER_HOST) +
                          (arena_tier(named(&w, "b")->arena) == HBM_TIER_HOST),
                      1);
