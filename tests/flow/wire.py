@@ -16,7 +16,7 @@ import socket
 import struct
 
 GOLDEN = pathlib.Path(__file__).resolve().parent.parent / "golden" / "protocol.txt"
-CODES = {"uint64_t": "Q", "uint32_t": "I", "uint16_t": "H", "uint8_t": "B", "int32_t": "i", "double": "d"}
+CODES = {"uint64_t": "Q", "uint32_t": "I", "uint16_t": "H", "uint8_t": "B", "int32_t": "i", "float": "f", "double": "d"}
 DEVICE_ANY = 0xFFFFFFFF
 WAIT, UNLOCKED, KEEP, SHARED, REPLACE, FORCE, LIVE, IN_PLACE = 1, 2, 4, 8, 16, 32, 64, 128
 RO, RW = 0, 1
