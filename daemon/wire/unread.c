@@ -6,9 +6,11 @@
 #include <sys/socket.h>
 
 #include "daemon/base/cleanup.h"
+#include "daemon/core/sent.h"
 #include "daemon/wire/queue.h"
 
 #define LOOK_MS 200
+#define PACKETS_A_LOOK 16
 
 struct unread {
     struct list node; /* server->unread */
@@ -60,10 +62,29 @@ void unread_reap(struct wire_server *server)
     }
 }
 
+/* What was sent and never read may hold the client's own end, which would be open for as long as ours is. */
+static void drop_sent(struct wire_server *server, const struct unread *unread)
+{
+    struct packet packet;
+    unsigned n = 0;
+    int error;
+
+    do {
+        error = packet_receive_keeping_fds(unread->fd, &packet);
+        for (unsigned i = 0; i < packet.n_fds; i++)
+            sent_close(server->core, unread->owner, packet_take_fd(&packet, i));
+    } while (error != -EPIPE && ++n < PACKETS_A_LOOK);
+}
+
 void unread_tick(struct timer *timer)
 {
     struct wire_server *server = container_of(timer, struct wire_server, unread_timer);
 
+    list_for_each (node, &server->unread) {
+        const struct unread *unread = list_entry(node, struct unread, node);
+        if (!sent_is_stuck(server->core, unread->owner))
+            drop_sent(server, unread);
+    }
     unread_reap(server);
     if (server->n_unread)
         timer_arm(server->core, timer, LOOK_MS);

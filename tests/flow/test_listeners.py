@@ -11,7 +11,7 @@ import pytest
 
 import wire
 from conftest import BUILD, DEVICE, RpcError
-from helpers import (MIB, OTHER, Client, Program, as_user, client_program, ctl_done, ctl_refused, events, host_only, layers, let_others_in,
+from helpers import (MIB, OTHER, Client, Program, as_user, client_program, ctl_done, ctl_refused, deaf, events, host_only, layers, let_others_in,
                      refused, root_only, safetensors, serves, settled, used)
 from tables import sealed
 from wire import ONE_WAY, KEEP, MESSAGES, SHARED, STRUCTS, Refused
@@ -512,9 +512,10 @@ def test_file_descriptors_that_are_not_read_are_bounded_for_all_links_of_a_user(
         first.attach("w")
 
 
-@pytest.mark.parametrize("end", ["close", "gone"])
+@pytest.mark.parametrize("end", ["close", "close what it sent us", "gone"])
 def test_what_lies_unread_in_the_socket_of_an_ended_link_counts_until_its_client_reads_or_closes(make_daemon, end):
-    """FAULTS 9: or a client could have as much there as it likes, by being dropped again and again."""
+    """FAULTS 8, 9: or a client could have as much there as it likes, by being dropped again and again; or for ever, by
+    sending us its own end."""
     listeners = Listeners(make_daemon).start()
     daemon, uid = listeners.daemon, os.geteuid()
     with listeners.client("pods") as first:
@@ -523,7 +524,10 @@ def test_what_lies_unread_in_the_socket_of_an_ended_link_counts_until_its_client
         for _ in range(10):
             link.send("attach", name="w", timeout_ms=1000)
         daemon.wait_for(lambda: use(daemon, "pods", uid)["leases"][0] == 11)
-        link.send_raw(b"no packet")
+        with deaf(daemon):
+            link.send_raw(b"no packet")
+            if "sent" in end:
+                link.send("device", [link.socket.fileno()])
         daemon.wait_for(lambda: events(daemon, "session.gone"))
         assert use(daemon, "pods", uid)["unread_fds"][0] >= 10
         if end == "gone":
