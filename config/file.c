@@ -2,12 +2,16 @@
  * reader below counts them, because inih reports only the first error, finds those that inih skips in silence, and
  * keeps the sections, whose names inih would cut. */
 #include <errno.h>
+#include <fcntl.h>
 #include <ini.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "config/config.h"
 #include "daemon/base/cleanup.h"
+
+#define FILE_BYTES_MAX (1 << 20)
 
 struct reading {
     struct config *config;
@@ -144,14 +148,34 @@ static int take(void *user, const char *section, const char *key, const char *va
     return 1;
 }
 
+/* A reload reads it on the loop, which must not wait for a FIFO's writer nor read what has no end. NULL with *why.
+ */
+static FILE *open_file(const char *path, const char **why)
+{
+    _cleanup_fd_ int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    struct stat status;
+
+    *why = "it is no regular file of up to 1 MiB";
+    if (fd >= 0 && fstat(fd, &status) == 0 && (!S_ISREG(status.st_mode) || status.st_size > FILE_BYTES_MAX))
+        return NULL;
+    FILE *file = fd < 0 ? NULL : fdopen(fd, "r");
+    if (file)
+        fd = -1; /* consume fd */
+    else
+        *why = strerror(errno);
+    return file;
+}
+
 unsigned config_read(struct config *config, const char *path,
                      void (*report)(void *context, unsigned line, const char *why), void *context)
 {
     struct reading reading = {.config = config, .path = path, .report = report, .context = context};
 
-    reading.file = fopen(path, "re");
+    const char *why;
+
+    reading.file = open_file(path, &why);
     if (!reading.file) {
-        complain(&reading, strerror(errno));
+        complain(&reading, why);
         return reading.errors;
     }
     ini_parse_stream(read_line, &reading, take, &reading);

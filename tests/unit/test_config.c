@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "config/config.h"
@@ -183,6 +184,29 @@ static void a_NUL_byte_and_a_missing_file_are_errors(void **state)
     assert_int_equal(seen.lines[0], 0);
 }
 
+/* FAULTS 30: at a reload it is the loop that reads. */
+static void what_has_no_end_or_no_writer_is_refused_at_once(void **state)
+{
+    char fifo[] = "/tmp/test_config.XXXXXX", large[] = "/tmp/test_config.XXXXXX";
+    const char *paths[] = {"/dev/zero", "/tmp", fifo, large};
+    int fd = mkstemp(large);
+    struct config config;
+
+    (void)state;
+    assert_true(fd >= 0 && ftruncate(fd, (1 << 20) + 1) == 0);
+    close(fd);
+    close(mkstemp(fifo));
+    unlink(fifo);
+    assert_int_equal(mkfifo(fifo, 0600), 0);
+    for (unsigned i = 0; i < sizeof(paths) / sizeof(paths[0]); i++) {
+        struct seen seen = {0};
+        assert_int_equal(config_read(&config, paths[i], note, &seen), 1);
+        assert_non_null(strstr(seen.why[0], "regular file"));
+    }
+    unlink(fifo);
+    unlink(large);
+}
+
 static void a_section_is_a_listener_with_its_own_keys(void **state)
 {
     struct config config;
@@ -282,6 +306,7 @@ int main(void)
         cmocka_unit_test(sizes_at_their_ends),
         cmocka_unit_test(long_lines_and_values_are_refused_long_comments_are_not),
         cmocka_unit_test(a_NUL_byte_and_a_missing_file_are_errors),
+        cmocka_unit_test(what_has_no_end_or_no_writer_is_refused_at_once),
         cmocka_unit_test(a_section_is_a_listener_with_its_own_keys),
         cmocka_unit_test(every_error_of_a_section_is_reported_with_its_line),
         cmocka_unit_test(hbmd_conf_has_every_key_with_its_default),
