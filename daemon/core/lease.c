@@ -9,7 +9,7 @@
 #include "daemon/core/health.h"
 #include "daemon/core/ledger.h"
 #include "daemon/core/recency.h"
-#include "daemon/core/residency.h"
+#include "daemon/core/reclaim.h"
 #include "proto/messages.h"
 
 static struct mapping *mapping_find(struct session *session, struct arena *arena, enum hbm_access access, bool in_place)

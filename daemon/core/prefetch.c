@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "daemon/core/moving.h"
+#include "daemon/core/reclaim.h"
 #include "daemon/core/tier.h"
 #include "daemon/core/verbs.h"
 

@@ -1,8 +1,8 @@
-/* Asking clients to let an arena go. The request is a bit in each session's residency word; the event only wakes. */
+#include "daemon/core/reclaim.h"
+
 #include <stdio.h>
 
 #include "daemon/base/usdt.h"
-#include "daemon/core/residency.h"
 
 static bool anyone_maps(const struct arena *arena)
 {

@@ -8,7 +8,7 @@
 #include <sys/vfs.h>
 
 #include "daemon/core/ledger.h"
-#include "daemon/core/residency.h"
+#include "daemon/core/reclaim.h"
 
 #ifndef PID_FS_MAGIC
 #define PID_FS_MAGIC 0x50494446 /* Linux 6.9 */

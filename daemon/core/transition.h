@@ -4,7 +4,7 @@
  * as it was. */
 #pragma once
 
-#include "daemon/core/residency.h"
+#include "daemon/core/reclaim.h"
 
 /* What becomes of one buffer. */
 struct placement {

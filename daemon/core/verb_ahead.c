@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include "daemon/core/prefetch.h"
+#include "daemon/core/reclaim.h"
 #include "daemon/core/verbs.h"
 
 static bool may_come(const struct mapping *mapping)

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "daemon/core/names.h"
+#include "daemon/core/residency.h"
 #include "daemon/core/verbs.h"
 
 struct attach {

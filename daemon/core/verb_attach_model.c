@@ -4,6 +4,7 @@
 #include "daemon/base/cleanup.h"
 #include "daemon/core/model_attach.h"
 #include "daemon/core/names.h"
+#include "daemon/core/residency.h"
 
 /* ---- A sealed model ---- */
 

@@ -4,6 +4,8 @@
 #include "daemon/core/coming.h"
 #include "daemon/core/lock_waits.h"
 #include "daemon/core/recency.h"
+#include "daemon/core/reclaim.h"
+#include "daemon/core/residency.h"
 #include "daemon/core/verbs.h"
 #include "proto/messages.h"
 
