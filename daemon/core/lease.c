@@ -36,6 +36,31 @@ static bool take_slot(struct session *session, uint32_t *slot)
     return false;
 }
 
+static struct mapping *mapping_new(struct session *session, struct arena *arena, enum hbm_access access, bool in_place,
+                                   int *error, char *detail)
+{
+    _cleanup_free_ struct mapping *mapping = calloc(1, sizeof(*mapping));
+
+    if (!mapping) {
+        *error = HBM_E_NO_MEMORY;
+        return NULL;
+    }
+    if (!take_slot(session, &mapping->slot)) {
+        snprintf(detail, HBM_DETAIL_MAX, "a session can map %d arenas at once", LOCKWORD_SLOTS);
+        *error = HBM_E_LIMIT;
+        return NULL;
+    }
+    mapping->session = session;
+    mapping->arena = arena;
+    mapping->access = access;
+    mapping->in_place = in_place;
+    mapping->extent = extent_ref(arena->extent);
+    session->slots[mapping->slot] = mapping;
+    list_append(&session->mappings, &mapping->session_node);
+    list_append(&arena->mappings, &mapping->arena_node);
+    return TAKE_PTR(mapping);
+}
+
 /* The session's mapping of the arena, counted for one more lease. */
 static struct mapping *mapping_use(struct session *session, struct arena *arena, enum hbm_access access, uint32_t flags,
                                    int *error, char *detail)
@@ -43,23 +68,10 @@ static struct mapping *mapping_use(struct session *session, struct arena *arena,
     bool in_place = flags & WIRE_IN_PLACE;
     struct mapping *mapping = mapping_find(session, arena, access, in_place);
 
-    if (!mapping) {
-        mapping = calloc(1, sizeof(*mapping));
-        if (!mapping || !take_slot(session, &mapping->slot)) {
-            snprintf(detail, HBM_DETAIL_MAX, "a session can map %d arenas at once", LOCKWORD_SLOTS);
-            *error = mapping ? HBM_E_LIMIT : HBM_E_NO_MEMORY;
-            free(mapping);
-            return NULL;
-        }
-        mapping->session = session;
-        mapping->arena = arena;
-        mapping->access = access;
-        mapping->in_place = in_place;
-        mapping->extent = extent_ref(arena->extent);
-        session->slots[mapping->slot] = mapping;
-        list_append(&session->mappings, &mapping->session_node);
-        list_append(&arena->mappings, &mapping->arena_node);
-    }
+    if (!mapping)
+        mapping = mapping_new(session, arena, access, in_place, error, detail);
+    if (!mapping)
+        return NULL;
     mapping->n_leases++;
     if (!(flags & WIRE_UNLOCKED))
         mapping_arrives(mapping);

@@ -20,7 +20,7 @@ struct mapping {
     struct extent *early; /* coming.c's: mapped, or about to be, and not here yet; NULL: nothing */
     int early_error;      /* it will never be, */
     char *early_why;      /* because */
-    bool retired;   /* commit.c's: it keeps an extent that no arena has, which the lease rows do not say yet */
+    bool retired;         /* commit.c's: it keeps an extent that no arena has, which the lease rows do not say yet */
 };
 
 struct lease {
@@ -37,8 +37,7 @@ struct lease {
 };
 
 /* One lease on a buffer or on a whole model; flags: WIRE_IN_PLACE, and WIRE_UNLOCKED, without which every arena must be
- * resident. NULL with error and
- * detail (NO_MEMORY, LIMIT: no slot left). */
+ * resident. NULL with error and detail (NO_MEMORY, LIMIT: no slot left). */
 struct lease *lease_new_buffer(struct session *session, struct buffer *buffer, enum hbm_access access, uint32_t flags,
                                int *error, char *detail);
 struct lease *lease_new_model(struct session *session, struct model *model, enum hbm_access access, uint32_t flags,

@@ -1,4 +1,5 @@
-/* Asking clients to let an arena go. The request is a bit in each session's residency word; the event only wakes. */
+/* Asking clients to let an arena go. The request is a bit in each session's residency word; the event only wakes.
+ */
 #pragma once
 
 #include "daemon/core/session.h"
@@ -6,8 +7,8 @@
 /* Somebody has a lock on it, or has it in the window of its order. */
 bool arena_is_in_use(const struct arena *arena);
 
-/* Asks every client to unmap the arena. done(0) when the last has let go (at once if none maps it), done(BUSY) at the
- * deadline with the pids in detail: then the request is withdrawn. */
+/* Asks every client to unmap the arena. done(0) when the last has let go (at once if none maps it), done(BUSY) at
+ * the deadline with the pids in detail: then the request is withdrawn. */
 struct reclaim {
     struct arena *arena;
     int error;

@@ -141,6 +141,52 @@ static enum hbm_tier tier_for(const struct arena *arena, bool in_place)
     return via_host ? HBM_TIER_HOST : HBM_TIER_DEVICE;
 }
 
+/* True: there is nothing more to do for now, since it has ended, or waits for a move that is under way. */
+static bool settle(struct residency *residency, struct arena *arena)
+{
+    if (!arena) {
+        snprintf(residency->detail, sizeof(residency->detail), "it was freed meanwhile");
+        end(residency, HBM_E_STALE);
+        return true;
+    }
+    if (arena->extent->lost) {
+        struct buffer *buffer = list_entry(list_first(&arena->buffers), struct buffer, arena_node);
+        snprintf(residency->detail, sizeof(residency->detail), "%.200s", buffer->name ? buffer->name : arena->group);
+        end(residency, HBM_E_LOST);
+        return true;
+    }
+    if (is_coming(residency, arena)) {
+        end(residency, 0);
+        return true;
+    }
+    if (!wait_for_move(residency, arena))
+        return false;
+    set_deadline(residency);
+    return true;
+}
+
+static void restore(struct residency *residency, const uint64_t *away, size_t n_away, enum hbm_tier to)
+{
+    int error = 0;
+
+    if (!residency->timeout_ms) {
+        snprintf(residency->detail, sizeof(residency->detail),
+                 "%zu arenas are not where they can be used and the timeout is 0", n_away);
+        end(residency, HBM_E_TIMEOUT);
+        return;
+    }
+    set_deadline(residency);
+    struct op *op = restore_arenas(residency->core, away, n_away, to, &error, residency->detail);
+    struct arena *first = arena_get(residency->core, away[0]);
+    if (!op || is_coming(residency, first)) {
+        end(residency, op ? 0 : error);
+        return;
+    }
+    if (first && !op_has_ended(op))
+        wait_for_beginning(residency, first);
+    op_wait(op, &residency->op_wait);
+}
+
 static void advance(struct residency *residency)
 {
     enum hbm_tier to = HBM_TIER_DISK; /* none yet */
@@ -153,25 +199,8 @@ static void advance(struct residency *residency)
     }
     for (size_t i = 0; i < residency->n; i++) {
         struct arena *arena = arena_get(residency->core, residency->arenas[i]);
-        if (!arena) {
-            snprintf(residency->detail, sizeof(residency->detail), "it was freed meanwhile");
-            end(residency, HBM_E_STALE);
+        if (settle(residency, arena))
             return;
-        }
-        if (arena->extent->lost) {
-            struct buffer *buffer = list_entry(list_first(&arena->buffers), struct buffer, arena_node);
-            snprintf(residency->detail, sizeof(residency->detail), "%.200s", buffer->name ? buffer->name : arena->group);
-            end(residency, HBM_E_LOST);
-            return;
-        }
-        if (is_coming(residency, arena)) {
-            end(residency, 0);
-            return;
-        }
-        if (wait_for_move(residency, arena)) {
-            set_deadline(residency);
-            return;
-        }
         enum hbm_tier tier = tier_for(arena, residency->in_place[i]);
         if (tier == arena_tier(arena))
             continue;
@@ -185,26 +214,10 @@ static void advance(struct residency *residency)
         to = tier;
         away[n_away++] = arena->id;
     }
-    if (!n_away) {
+    if (n_away)
+        restore(residency, away, n_away, to);
+    else
         end(residency, 0);
-        return;
-    }
-    if (!residency->timeout_ms) {
-        snprintf(residency->detail, sizeof(residency->detail), "%zu arenas are not where they can be used and the timeout is 0", n_away);
-        end(residency, HBM_E_TIMEOUT);
-        return;
-    }
-    int error = 0;
-    set_deadline(residency);
-    struct op *op = restore_arenas(residency->core, away, n_away, to, &error, residency->detail);
-    struct arena *first = arena_get(residency->core, away[0]);
-    if (!op || is_coming(residency, first)) {
-        end(residency, op ? 0 : error);
-        return;
-    }
-    if (first && !op_has_ended(op))
-        wait_for_beginning(residency, first);
-    op_wait(op, &residency->op_wait);
 }
 
 void residency_start(struct residency *residency)

@@ -100,10 +100,39 @@ static void refuse(struct alloc *alloc, int error, const char *detail)
     free(alloc);
 }
 
+/* In an arena of its own; both have their rows. NULL with error, and the call's detail. */
+static struct buffer *make_buffer(struct alloc *alloc, int *error)
+{
+    const struct alloc_args *args = &alloc->args;
+    struct call *call = alloc->call;
+    struct buffer_spec spec = {.name = args->name[0] ? args->name : NULL,
+                               .dtype = args->dtype,
+                               .rank = args->rank,
+                               .dims = args->dims,
+                               .size = args->size,
+                               .keep = args->flags & WIRE_KEEP};
+    struct arena *arena = arena_new(alloc->core, call->who.owner, args->flags & WIRE_SHARED, args->mode, args->handle,
+                                    args->group, alloc->create.extent);
+
+    if (!arena) {
+        *error = HBM_E_NO_MEMORY;
+        return NULL;
+    }
+    alloc->create.extent = NULL; /* the arena's now */
+    arena_prefer(arena, args->flags);
+    struct buffer *buffer = buffer_new(arena, &spec, error, call->detail);
+    if (!buffer) {
+        arena_free(arena);
+        return NULL;
+    }
+    ledger_put_arena(alloc->core, arena);
+    ledger_put_buffer(alloc->core, buffer);
+    return buffer;
+}
+
 static void created(struct extent_create *create)
 {
     struct alloc *alloc = container_of(create, struct alloc, create);
-    const struct alloc_args *args = &alloc->args;
     struct core *core = alloc->core;
     struct call *call = alloc->call;
     int error = 0;
@@ -113,38 +142,23 @@ static void created(struct extent_create *create)
         return;
     }
     if (!call->session) {
-        refuse(alloc, HBM_E_DISCONNECTED, "");
+        refuse(alloc, HBM_E_DISCONNECTED, "the session went away");
         return;
     }
-    struct arena *arena = arena_new(core, call->who.owner, args->flags & WIRE_SHARED, args->mode, args->handle, args->group, create->extent);
-    if (!arena) {
-        refuse(alloc, HBM_E_NO_MEMORY, "the owner is out of memory for its own tables");
-        return;
-    }
-    create->extent = NULL; /* the arena's now */
-    arena_prefer(arena, args->flags);
-    struct buffer_spec spec = {.name = args->name[0] ? args->name : NULL,
-                               .dtype = args->dtype,
-                               .rank = args->rank,
-                               .dims = args->dims,
-                               .size = args->size,
-                               .keep = args->flags & WIRE_KEEP};
-    struct buffer *buffer = buffer_new(arena, &spec, &error, call->detail);
+    struct buffer *buffer = make_buffer(alloc, &error);
     if (!buffer) {
-        arena_free(arena);
         refuse(alloc, error, call->detail);
         return;
     }
-    ledger_put_arena(core, arena);
-    ledger_put_buffer(core, buffer);
     struct lease *lease = lease_new_buffer(call->session, buffer, HBM_RW, 0, &error, call->detail);
     if (!lease) {
         buffer_free(buffer);
         refuse(alloc, error, call->detail);
         return;
     }
-    event_emit(&core->events, "buffer.allocated", buffer->id, buffer->name, arena->owner.listener, arena->owner.uid,
-               call->session->pid, "%" PRIu64 " bytes on %s", buffer->size, arena->device->uuid);
+    event_emit(&core->events, "buffer.allocated", buffer->id, buffer->name, buffer->arena->owner.listener,
+               buffer->arena->owner.uid, call->session->pid, "%" PRIu64 " bytes on %s", buffer->size,
+               buffer->arena->device->uuid);
     call_done(call, lease);
     free(alloc);
 }

@@ -70,13 +70,14 @@ static void copied(void *context, uint64_t id, int error, const char *detail)
     struct buffer *copy = buffer_get(attach->core, id);
     struct call *call = attach->call;
 
-    if (error || !copy)
+    if (error || !copy) {
         call_refuse(call, error ? error : HBM_E_INTERNAL, "%s", detail);
-    else if (!call->session) {
+    } else if (call->session) {
+        grant(attach->core, call, copy, &attach->args);
+    } else {
         buffer_release(copy);
         call_refuse(call, HBM_E_DISCONNECTED, "the session went away");
-    } else
-        grant(attach->core, call, copy, &attach->args);
+    }
     free(attach);
 }
 
