@@ -6,6 +6,7 @@
 
 #include "daemon/base/cleanup.h"
 #include "daemon/rpc/batch.h"
+#include "daemon/rpc/output.h"
 #include "daemon/rpc/protocol.h"
 #include "daemon/rpc/request.h"
 
@@ -82,10 +83,26 @@ void answer_end(struct request *request)
     size_t before = request->batch ? request->batch->answers.size : 0;
 
     write_close(answer, '}');
-    if (answer->state == WRITER_NO_MEMORY)
+    if (!request->begun && answer->state == WRITER_NO_MEMORY)
         answer_error(request, INTERNAL_ERROR, "no memory for the answer", 0);
-    else if (answer->state == WRITER_TOO_LARGE || answer->size + before > RESULTS_BYTES_MAX)
+    else if (!request->begun && (answer->state == WRITER_TOO_LARGE || answer->size + before > RESULTS_BYTES_MAX))
         answer_error(request, HBM_E_TOO_LARGE, "the answer is longer than 60 MiB", 0);
     else
         deliver(request);
+}
+
+/* The last character stays: by that the writer knows whether a comma comes next. */
+void answer_send_on(struct request *request)
+{
+    struct writer *answer = &request->answer;
+
+    if (answer->state != WRITER_FINE || answer->size < 2)
+        return;
+    size_t size = answer->size - 1;
+    char last = answer->bytes[size];
+    request->begun = true;
+    if (!output_queue(request->connection, TAKE_PTR(answer->bytes), size))
+        connection_doom(request->connection);
+    writer_clear(answer);
+    write_bytes(answer, &last, 1);
 }

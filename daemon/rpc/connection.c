@@ -59,7 +59,7 @@ void connection_update(struct connection *connection)
         uv_poll_stop(&connection->poll);
     else if (uv_poll_start(&connection->poll, events, on_socket) < 0)
         connection->doomed = true;
-    if (connection->doomed || is_over(connection) || connection->listing || (has_work(connection) && room))
+    if (connection->doomed || is_over(connection) || (has_work(connection) && room))
         rpc_server_take_turn(connection);
     else
         list_unlink(&connection->turn);
@@ -128,12 +128,14 @@ void connection_take_turn(struct connection *connection)
         connection_close(connection);
         return;
     }
-    if (connection->listing)
-        listing_go_on(connection->listing);
-    else if (connection->output_bytes < OUTPUT_BYTES_PAUSE && connection->reading)
-        batch_run_next(connection->reading);
-    else if (connection->output_bytes < OUTPUT_BYTES_PAUSE && has_work(connection))
-        run_line(connection);
+    if (connection->output_bytes < OUTPUT_BYTES_PAUSE) {
+        if (connection->listing)
+            listing_go_on(connection->listing);
+        else if (connection->reading)
+            batch_run_next(connection->reading);
+        else if (has_work(connection))
+            run_line(connection);
+    }
     connection_update(connection);
 }
 

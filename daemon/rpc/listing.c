@@ -14,6 +14,7 @@ struct listing {
     listing_row row;
     struct lease_index index;
     size_t n, at;
+    bool alone; /* no event and no other answer is sent until it ends */
     uint64_t ids[];
 };
 
@@ -68,13 +69,17 @@ void listing_go_on(struct listing *listing)
         if (buffer)
             listing->row(writer, &listing->index, &request->connection->who, buffer);
     }
+    if (listing->alone)
+        answer_send_on(request);
 }
 
 void listing_start(struct listing *listing)
 {
     struct request *request = listing->request;
+    struct connection *connection = request->connection;
 
+    listing->alone = request->id && !request->batch && !connection->subscribed && connection->n_requests == 1;
     write_open(answer_begin(request), "result", '[');
-    request->connection->listing = listing;
+    connection->listing = listing;
     listing_go_on(listing);
 }

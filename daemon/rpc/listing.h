@@ -1,5 +1,7 @@
-/* A row for each of many buffers, some in each turn of the loop: a list of megabytes keeps nobody waiting. What was freed
- * in between has no row; what came since has none either. */
+/* A row for each of many buffers, some in each turn of the loop: a list of megabytes keeps nobody waiting. What was
+ * freed in between has no row; what came since has none either. Where nothing else can come into the line, rows are
+ * sent as they are written, and no faster than they are read: so such a list may be of any length, and takes no
+ * memory for all of it. */
 #pragma once
 
 #include "daemon/core/buffer.h"

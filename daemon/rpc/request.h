@@ -15,6 +15,7 @@ struct request {
     struct batch *batch;           /* weak; NULL if none */
     char *id;                      /* its JSON text; NULL: a notification, which gets no answer */
     struct writer answer;
+    bool begun; /* some of the answer is on its way: no error takes its place any more */
     struct call call;
     bool with_verb; /* the core has the call */
     bool async;
@@ -42,6 +43,8 @@ struct call *request_call(struct request *request, void (*done)(struct call *cal
  * others. */
 struct writer *answer_begin(struct request *request);
 void answer_end(struct request *request);
+/* Sends what is written so far, for an answer that nothing else of its connection comes into. */
+void answer_send_on(struct request *request);
 /* code: a protocol error or a negative hbm_error. op: that failed, or 0. */
 void answer_error(struct request *request, int code, const char *detail, uint64_t op);
 __attribute__((format(printf, 3, 4))) void answer_refuse(struct request *request, int code, const char *format,

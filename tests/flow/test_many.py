@@ -2,6 +2,7 @@
 import json
 import os
 import re
+import select
 import socket
 import struct
 import threading
@@ -33,6 +34,29 @@ def test_many_buffers_are_all_listed_while_others_are_answered(full):
             other.rpc("hbm.accounts")
         assert len(listing.receive()["result"]) == MANY
     assert ctl_done(full, "ls", timeout=300).count("\n") == MANY + 1
+
+
+def test_rows_of_a_long_list_are_written_as_the_list_is_read(full):
+    """A list of any length takes no memory for all of it; no other answer, nor an event, comes into its line."""
+    def ask(method, **params):
+        return {"jsonrpc": "2.0", "id": method, "method": method, "params": params}
+
+    with full.operator(120) as listing, full.operator() as other:
+        listing.send(ask("hbm.ls"))
+        assert select.select([listing.socket], [], [], 30)[0]
+        for _ in range(1000):
+            other.rpc("hbm.devices")
+        other.rpc("hbm.priority", {"sel": "model:m", "priority": "7"})
+        rows = listing.receive()["result"]
+        assert len(rows) == MANY and (rows[0]["priority"], rows[-1]["priority"]) == ("5", "7")
+        listing.send(ask("hbm.subscribe"))
+        assert listing.receive()["result"] is True
+        listing.send(ask("hbm.ls"))
+        other.rpc("hbm.priority", {"sel": "model:m", "priority": "5"})
+        lines = [listing.receive()]
+        while "result" not in lines[-1]:
+            lines.append(listing.receive())
+        assert len(lines[-1]["result"]) == MANY
 
 
 def test_screens_and_metrics_are_no_larger_for_it(full):
