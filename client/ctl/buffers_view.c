@@ -1,4 +1,5 @@
-/* Buffers for people: ls, show, hash. */
+/* Buffers for people: ls, show, hash. Of those that may be very many a row is shown, or kept as its cells, as it
+ * comes. */
 #include <stdio.h>
 #include <string.h>
 
@@ -6,6 +7,7 @@
 #include "client/ctl/grid.h"
 #include "client/ctl/member.h"
 #include "client/ctl/report.h"
+#include "client/ctl/rpc_client.h"
 #include "client/ctl/scoped.h"
 #include "client/ctl/units.h"
 #include "client/ctl/verbs.h"
@@ -23,30 +25,67 @@ static void encoding_cell(struct grid *grid, const cJSON *row)
         grid_member(grid, row, "encoding");
 }
 
-void show_buffers(const struct cli *cli, const cJSON *buffers)
+struct rows {
+    const struct cli *cli;
+    void (*show)(struct rows *rows, const cJSON *row);
+    struct grid grid;
+    size_t n;
+};
+
+static void on_row(void *context, const cJSON *row)
+{
+    struct rows *rows = context;
+
+    if (rows->cli->json)
+        report_json_row(row, rows->n);
+    else
+        rows->show(rows, row);
+    rows->n++;
+}
+
+static int run_rows(struct rows *rows)
+{
+    _cleanup_(rpc_closep) struct rpc *rpc = NULL;
+    const struct cli *cli = rows->cli;
+    int status = rpc_open(cli, &rpc);
+
+    if (!status)
+        status = rpc_rows(rpc, cli->verb->method, cli_params(cli), on_row, rows);
+    if (!status && cli->json)
+        puts(rows->n ? "]" : "[]");
+    return status;
+}
+
+static void list_buffer(struct rows *rows, const cJSON *row)
+{
+    struct grid *grid = &rows->grid;
+
+    grid_member(grid, row, "name");
+    grid_member(grid, row, "id");
+    grid_bytes(grid, row, "size");
+    grid_member(grid, row, "dtype");
+    grid_take(grid, cell_shape(member(row, "shape")));
+    if (cJSON_IsTrue(member(row, "live")))
+        grid_cell(grid, "host, live");
+    else
+        grid_member(grid, row, "tier");
+    encoding_cell(grid, row);
+    grid_member(grid, row, "handle");
+    grid_take(grid, cell_leases(member(row, "leases")));
+}
+
+int run_ls(const struct cli *cli)
 {
     static const char *const titles[] = {"NAME", "ID",       ">SIZE",  "DTYPE",  "SHAPE",
                                          "TIER", "ENCODING", "HANDLE", "LEASES", NULL};
-    const cJSON *row;
-    struct grid grid;
+    struct rows rows = {.cli = cli, .show = list_buffer};
 
-    grid_begin(&grid, titles);
-    cJSON_ArrayForEach(row, buffers)
-    {
-        grid_member(&grid, row, "name");
-        grid_member(&grid, row, "id");
-        grid_bytes(&grid, row, "size");
-        grid_member(&grid, row, "dtype");
-        grid_take(&grid, cell_shape(member(row, "shape")));
-        if (cJSON_IsTrue(member(row, "live")))
-            grid_cell(&grid, "host, live");
-        else
-            grid_member(&grid, row, "tier");
-        encoding_cell(&grid, row);
-        grid_member(&grid, row, "handle");
-        grid_take(&grid, cell_leases(member(row, "leases")));
-    }
-    grid_end(&grid, cli);
+    grid_begin(&rows.grid, titles);
+    int status = run_rows(&rows);
+    if (!status)
+        grid_end(&rows.grid, cli);
+    grid_forget(&rows.grid);
+    return status;
 }
 
 static char *detail_text(const cJSON *item)
@@ -120,21 +159,34 @@ void show_details(const struct cli *cli, const cJSON *buffers)
     }
 }
 
-void show_keepers(const struct cli *cli, const cJSON *buffers)
+static void show_buffer(struct rows *rows, const cJSON *row)
 {
-    const cJSON *row;
+    if (rows->n)
+        putchar('\n');
+    print_members(row, 0);
+}
 
-    (void)cli;
-    cJSON_ArrayForEach(row, buffers)
-    {
-        const cJSON *name = member(row, "name");
-        _cleanup_free_ char *called = cell_text(cJSON_IsString(name) ? name : member(row, "id"));
-        _cleanup_free_ char *tier = cell_text(member(row, "tier"));
-        char size[UNITS_TEXT];
-        report_clean(called);
-        printf("%s (%s, %s)\n", called, units_bytes(cJSON_GetNumberValue(member(row, "size")), size), tier);
-        print_keepers(member(row, "kept_by"));
-    }
+int run_show(const struct cli *cli)
+{
+    return run_rows(&(struct rows){.cli = cli, .show = show_buffer});
+}
+
+static void show_keepers(struct rows *rows, const cJSON *row)
+{
+    const cJSON *name = member(row, "name");
+    _cleanup_free_ char *called = cell_text(cJSON_IsString(name) ? name : member(row, "id"));
+    _cleanup_free_ char *tier = cell_text(member(row, "tier"));
+    char size[UNITS_TEXT];
+
+    (void)rows;
+    report_clean(called);
+    printf("%s (%s, %s)\n", called, units_bytes(cJSON_GetNumberValue(member(row, "size")), size), tier);
+    print_keepers(member(row, "kept_by"));
+}
+
+int run_why_not_free(const struct cli *cli)
+{
+    return run_rows(&(struct rows){.cli = cli, .show = show_keepers});
 }
 
 void show_priorities(const struct cli *cli, const cJSON *rows)

@@ -142,6 +142,14 @@ static void print_row(const struct grid *grid, const unsigned *widths, const cha
     }
 }
 
+void grid_forget(struct grid *grid)
+{
+    for (unsigned i = 0; i < grid->n; i++)
+        free(grid->cells[i]);
+    free(grid->cells);
+    *grid = (struct grid){0};
+}
+
 void grid_end(struct grid *grid, const struct cli *cli)
 {
     const char *titles[GRID_COLUMNS_MAX];
@@ -168,8 +176,5 @@ void grid_end(struct grid *grid, const struct cli *cli)
             putchar('\n');
         }
     }
-    for (unsigned i = 0; i < grid->n; i++)
-        free(grid->cells[i]);
-    free(grid->cells);
-    *grid = (struct grid){0};
+    grid_forget(grid);
 }

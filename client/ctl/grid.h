@@ -25,3 +25,4 @@ void grid_bytes(struct grid *grid, const cJSON *row, const char *name);
 void grid_seconds(struct grid *grid, const cJSON *row, const char *name);
 /* Prints the rows and forgets them. Nothing is printed for no rows. */
 void grid_end(struct grid *grid, const struct cli *cli);
+void grid_forget(struct grid *grid);

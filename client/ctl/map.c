@@ -15,25 +15,35 @@ static void *room(size_t n, size_t size)
     return room;
 }
 
+void map_keep(void *array, const cJSON *row)
+{
+    static const char *const names[] = {"device", "peer", "tier", "stored_size", "model", "group"};
+    const cJSON *lease, *leases = member(row, "leases");
+    cJSON *kept = cJSON_CreateObject();
+    bool locked = false;
+
+    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
+        cJSON_AddItemToObjectCS(kept, names[i], cJSON_Duplicate(member(row, names[i]), false));
+    cJSON_ArrayForEach(lease, leases) locked |= cJSON_IsTrue(member(lease, "locked"));
+    cJSON_AddItemToObjectCS(kept, "leased", cJSON_CreateBool(leases && leases->child));
+    cJSON_AddItemToObjectCS(kept, "locked", cJSON_CreateBool(locked));
+    cJSON_AddItemToArray(array, kept);
+}
+
 static struct piece piece_of(const cJSON *buffer)
 {
-    const cJSON *size = member(buffer, "stored_size"), *lease, *leases = member(buffer, "leases");
+    const cJSON *size = member(buffer, "stored_size");
     bool peer = !strcmp(text_of(buffer, "tier"), "peer");
-    struct piece piece = {
+    return (struct piece){
         .device = text_of(buffer, peer ? "peer" : "device"),
         .tier = peer ? "device" : text_of(buffer, "tier"),
         .model = text_of(buffer, "model"),
         .group = text_of(buffer, "group"),
         .bytes = cJSON_IsNumber(size) ? size->valuedouble : 0,
         .buffers = 1,
+        .leased = cJSON_IsTrue(member(buffer, "leased")),
+        .locked = cJSON_IsTrue(member(buffer, "locked")),
     };
-
-    cJSON_ArrayForEach(lease, leases)
-    {
-        piece.leased = true;
-        piece.locked |= cJSON_IsTrue(member(lease, "locked"));
-    }
-    return piece;
 }
 
 static int by_model(const void *a, const void *b)
@@ -113,13 +123,12 @@ static void merge(struct map *map)
     map->n_pieces = n;
 }
 
-void map_make(struct map *map, const cJSON *devices, const cJSON *buffers)
+void map_make(struct map *map, const cJSON *devices, const cJSON *kept)
 {
     const cJSON *buffer;
 
-    *map =
-        (struct map){.devices = devices, .pieces = room((size_t)cJSON_GetArraySize(buffers), sizeof(*map->pieces))};
-    cJSON_ArrayForEach(buffer, buffers) map->pieces[map->n_pieces++] = piece_of(buffer);
+    *map = (struct map){.devices = devices, .pieces = room((size_t)cJSON_GetArraySize(kept), sizeof(*map->pieces))};
+    cJSON_ArrayForEach(buffer, kept) map->pieces[map->n_pieces++] = piece_of(buffer);
     qsort(map->pieces, map->n_pieces, sizeof(*map->pieces), by_model);
     make_owners(map);
     qsort(map->pieces, map->n_pieces, sizeof(*map->pieces), by_place);

@@ -28,8 +28,10 @@ struct map {
     unsigned n_owners;
 };
 
-/* From hbm.devices and hbm.ls, which the caller keeps as long as the map. */
-void map_make(struct map *map, const cJSON *devices, const cJSON *buffers);
+/* Adds to an array what the map needs of a row of hbm.ls. */
+void map_keep(void *array, const cJSON *row);
+/* From hbm.devices and what was kept of hbm.ls: both are to live as long as the map. */
+void map_make(struct map *map, const cJSON *devices, const cJSON *kept);
 void map_clear(struct map *map);
 /* The pieces in one tier of a device: the first, and how many. */
 const struct piece *map_tier(const struct map *map, const char *device, const char *tier, unsigned *n);

@@ -57,7 +57,7 @@ static void print_json(const struct map *map)
 int run_map(const struct cli *cli)
 {
     _cleanup_(rpc_closep) struct rpc *rpc = NULL;
-    _cleanup_json_ cJSON *devices = NULL, *buffers = NULL;
+    _cleanup_json_ cJSON *devices = NULL, *kept = cJSON_CreateArray();
     _cleanup_(map_clear) struct map map = {0};
     const char *svg = cli_value(cli, "--svg");
     int status = rpc_open(cli, &rpc);
@@ -65,10 +65,10 @@ int run_map(const struct cli *cli)
     if (!status)
         status = rpc_call(rpc, "hbm.devices", NULL, &devices);
     if (!status)
-        status = rpc_call(rpc, "hbm.ls", NULL, &buffers);
+        status = rpc_rows(rpc, "hbm.ls", NULL, map_keep, kept);
     if (status)
         return status;
-    map_make(&map, devices, buffers);
+    map_make(&map, devices, kept);
     if (svg)
         return write_svg(cli, &map, svg);
     if (cli->json)

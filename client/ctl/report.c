@@ -48,14 +48,26 @@ char *must_text(const char *format, ...)
     return text;
 }
 
-void report_json(const cJSON *json)
+static void print_json(const cJSON *json)
 {
     _cleanup_free_ char *text = cJSON_PrintUnformatted(json);
 
     if (!text)
         out_of_memory();
     json_mend(text);
-    puts(text);
+    fputs(text, stdout);
+}
+
+void report_json(const cJSON *json)
+{
+    print_json(json);
+    putchar('\n');
+}
+
+void report_json_row(const cJSON *row, size_t before)
+{
+    putchar(before ? ',' : '[');
+    print_json(row);
 }
 
 static int tell(const struct cli *cli, const struct rpc_error *told)

@@ -23,6 +23,8 @@ int report_rpc(const struct cli *cli, const struct rpc_error *error);
 int report_rows(const cJSON *rows);
 /* One line on stdout. */
 void report_json(const cJSON *json);
+/* A row of a list, after so many; the caller ends the list. */
+void report_json_row(const cJSON *row, size_t before);
 
 /* For what prints: nothing can be shown, and nothing is left half made. */
 __attribute__((noreturn)) void out_of_memory(void);

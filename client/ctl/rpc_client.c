@@ -141,11 +141,10 @@ static int receive_some(struct rpc *rpc)
     }
 }
 
-/* The next line as a tree. */
-static int receive(struct rpc *rpc, cJSON **ret)
+/* The next line: so many of rpc->bytes, and a newline. */
+static int receive_line(struct rpc *rpc, size_t *length)
 {
     size_t looked = 0;
-    const char *why;
     char *newline;
 
     while (!(newline = rpc->used ? memchr(rpc->bytes + looked, '\n', rpc->used - looked) : NULL)) {
@@ -154,14 +153,38 @@ static int receive(struct rpc *rpc, cJSON **ret)
         if (status)
             return status;
     }
-    size_t length = (size_t)(newline - rpc->bytes);
-    *ret = json_parse(rpc->bytes, length, &line_rules, &why);
-    rpc->used -= length + 1;
-    memmove(rpc->bytes, newline + 1, rpc->used);
-    if (!*ret)
-        return report(rpc->cli, HBM_E_INTERNAL,
-                      "the daemon's answer %s; check that hbmctl and hbmd are of one release", why);
+    *length = (size_t)(newline - rpc->bytes);
     return 0;
+}
+
+static void drop_line(struct rpc *rpc, size_t length)
+{
+    rpc->used -= length + 1;
+    memmove(rpc->bytes, rpc->bytes + length + 1, rpc->used);
+}
+
+static int tell_broken(struct rpc *rpc, const char *why)
+{
+    return report(rpc->cli, HBM_E_INTERNAL, "the daemon's answer %s; check that hbmctl and hbmd are of one release",
+                  why);
+}
+
+/* A line as a tree. */
+static int parse_line(struct rpc *rpc, size_t length, cJSON **ret)
+{
+    const char *why;
+
+    *ret = json_parse(rpc->bytes, length, &line_rules, &why);
+    drop_line(rpc, length);
+    return *ret ? 0 : tell_broken(rpc, why);
+}
+
+static int receive(struct rpc *rpc, cJSON **ret)
+{
+    size_t length;
+    int status = receive_line(rpc, &length);
+
+    return status ? status : parse_line(rpc, length, ret);
 }
 
 static char *member_text(const cJSON *object, const char *name)
@@ -239,6 +262,17 @@ static int send_request(struct rpc *rpc, const char *method, cJSON *params)
     return status ? status : send_text(rpc, "\n", 1);
 }
 
+/* An answer's result, or what it says instead. */
+static int result_of(struct rpc *rpc, const char *method, cJSON *line, cJSON **result)
+{
+    const cJSON *error = cJSON_GetObjectItemCaseSensitive(line, "error");
+
+    if (error)
+        return tell_refusal(rpc, method, error);
+    *result = cJSON_DetachItemFromObjectCaseSensitive(line, "result");
+    return *result ? 0 : tell_broken(rpc, "has neither result nor error");
+}
+
 int rpc_call(struct rpc *rpc, const char *method, cJSON *params, cJSON **result)
 {
     int status = send_request(rpc, method, params);
@@ -246,17 +280,77 @@ int rpc_call(struct rpc *rpc, const char *method, cJSON *params, cJSON **result)
     while (!status) {
         _cleanup_json_ cJSON *line = NULL;
         status = receive(rpc, &line);
+        if (!status && !keep_event(rpc, line))
+            return result_of(rpc, method, line, result);
+    }
+    return status;
+}
+
+/* How long the object is that begins here: to the brace that closes it, or to the end. */
+static size_t object_size(const char *text, size_t size)
+{
+    unsigned depth = 0;
+    bool quoted = false;
+
+    for (size_t i = 0; i < size; i++) {
+        if (quoted && text[i] == '\\')
+            i++;
+        else if (text[i] == '"')
+            quoted = !quoted;
+        else if (!quoted && text[i] == '{')
+            depth++;
+        else if (!quoted && text[i] == '}' && --depth == 0)
+            return i + 1;
+    }
+    return size;
+}
+
+/* What lies between the brackets of a list. */
+static int each_row(struct rpc *rpc, const char *text, size_t size, void (*row)(void *context, const cJSON *row),
+                    void *context)
+{
+    while (size) {
+        const char *why;
+        size_t length = object_size(text, size);
+        _cleanup_json_ cJSON *tree = json_parse(text, length, &line_rules, &why);
+        if (!tree)
+            return tell_broken(rpc, why);
+        if (length < size && text[length++] != ',')
+            return tell_broken(rpc, "has no comma between rows");
+        row(context, tree);
+        text += length;
+        size -= length;
+    }
+    return 0;
+}
+
+int rpc_rows(struct rpc *rpc, const char *method, cJSON *params, void (*row)(void *context, const cJSON *row),
+             void *context)
+{
+    int status = send_request(rpc, method, params);
+
+    while (!status) {
+        _cleanup_json_ cJSON *line = NULL, *result = NULL;
+        const cJSON *each;
+        char begin[64];
+        size_t length;
+        status = receive_line(rpc, &length);
+        if (status)
+            break;
+        /* As hbmd writes a list; anything else, a refusal say, is small. */
+        size_t head =
+            (size_t)snprintf(begin, sizeof(begin), "{\"jsonrpc\":\"2.0\",\"id\":%u,\"result\":[", rpc->id);
+        if (length > head + 2 && !memcmp(rpc->bytes, begin, head) && !memcmp(rpc->bytes + length - 2, "]}", 2)) {
+            status = each_row(rpc, rpc->bytes + head, length - head - 2, row, context);
+            drop_line(rpc, length);
+            return status;
+        }
+        status = parse_line(rpc, length, &line);
         if (status || keep_event(rpc, line))
             continue;
-        const cJSON *error = cJSON_GetObjectItemCaseSensitive(line, "error");
-        if (error)
-            return tell_refusal(rpc, method, error);
-        *result = cJSON_DetachItemFromObjectCaseSensitive(line, "result");
-        if (*result)
-            return 0;
-        return report(
-            rpc->cli, HBM_E_INTERNAL,
-            "the daemon's answer has neither result nor error; check that hbmctl and hbmd are of one release");
+        status = result_of(rpc, method, line, &result);
+        cJSON_ArrayForEach(each, result) row(context, each);
+        return status;
     }
     return status;
 }

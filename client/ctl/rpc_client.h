@@ -14,6 +14,10 @@ struct rpc *rpc_close(struct rpc *rpc);
 /* Sends, and waits for the answer however long it takes. params (taken over, also on failure) may be NULL.
  * 0 with *result, which the caller owns; or a status after the error was told. */
 int rpc_call(struct rpc *rpc, const char *method, cJSON *params, cJSON **result);
+/* As that, of a method whose result is a list: each row in turn, which is gone when `row` returns. So a list of 100
+ * 000 buffers is never a tree. */
+int rpc_rows(struct rpc *rpc, const char *method, cJSON *params, void (*row)(void *context, const cJSON *row),
+             void *context);
 /* The params of the next notification hbm.event, which the caller owns. A status when the connection ends. */
 int rpc_next_event(struct rpc *rpc, cJSON **event);
 

@@ -9,6 +9,9 @@ const struct verb *verb_next(const struct verb *verb);
 
 /* Run: what a row's `run` may be. Each returns the exit status. */
 int run_call(const struct cli *cli);      /* calls the method, shows the result */
+int run_ls(const struct cli *cli);
+int run_show(const struct cli *cli);
+int run_why_not_free(const struct cli *cli);
 int run_operation(const struct cli *cli); /* a method that may take a while, with --async */
 /* A sentence if the selector is the bare name of a model, else NULL. The caller owns it. */
 char *model_hint(const struct cli *cli);
@@ -41,9 +44,7 @@ void show_models(const struct cli *cli, const cJSON *models);
 void show_sessions(const struct cli *cli, const cJSON *sessions);
 void show_ops(const struct cli *cli, const cJSON *ops);
 void show_op(const struct cli *cli, const cJSON *op);
-void show_buffers(const struct cli *cli, const cJSON *buffers);
-void show_details(const struct cli *cli, const cJSON *buffers);
-void show_keepers(const struct cli *cli, const cJSON *buffers);
+void show_details(const struct cli *cli, const cJSON *rows);
 void show_hashes(const struct cli *cli, const cJSON *rows);
 void show_receipts(const struct cli *cli, const cJSON *rows);
 void show_observed(const struct cli *cli, const cJSON *rows);

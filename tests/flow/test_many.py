@@ -74,8 +74,8 @@ def test_a_terminal_of_20_columns_gets_every_screen_and_without_colours_no_escap
     assert shown.strip() and "\033" not in shown, shown[:400]
 
 
-def old_daemon(path):
-    """Answers as one that has nothing but hbm.status."""
+def answering(path, answer):
+    """A daemon that says answer(request) to each line."""
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     listener.bind(str(path))
     listener.listen()
@@ -84,10 +84,7 @@ def old_daemon(path):
         connection, _ = listener.accept()
         with connection, connection.makefile("rwb") as lines:
             for line in lines:
-                request = json.loads(line)
-                known = {"result": {"version": "0.0.9", "pid": 1}} if request["method"] == "hbm.status" else \
-                    {"error": {"code": -32601, "message": "Method not found", "data": {"error": "METHOD_NOT_FOUND", "detail": "", "remedy": ""}}}
-                lines.write(json.dumps({"jsonrpc": "2.0", "id": request["id"], **known}).encode() + b"\n")
+                lines.write(answer(json.loads(line)).encode() + b"\n")
                 lines.flush()
 
     thread = threading.Thread(target=serve, daemon=True)
@@ -95,9 +92,41 @@ def old_daemon(path):
     return listener
 
 
+def of_an_old_daemon(request):
+    """One that has nothing but hbm.status."""
+    known = {"result": {"version": "0.0.9", "pid": 1}} if request["method"] == "hbm.status" else \
+        {"error": {"code": -32601, "message": "Method not found", "data": {"error": "METHOD_NOT_FOUND", "detail": "", "remedy": ""}}}
+    return json.dumps({"jsonrpc": "2.0", "id": request["id"], **known})
+
+
+NAMES = ["a{", "}b", '"],[', "\\", '\\"', "c"]
+
+
+@pytest.mark.parametrize("separators", [(",", ":"), (", ", ": ")], ids=["as hbmd writes it", "as others may"])
+def test_a_list_is_told_row_by_row_whatever_its_names_are(make_daemon, separators):
+    daemon = make_daemon()
+    daemon.runtime_dir.mkdir()
+    rows = [{"name": name, "size": 1, "leases": [{"pid": 7}]} for name in NAMES]
+    with answering(daemon.control, lambda request: json.dumps({"jsonrpc": "2.0", "id": request["id"], "result": rows}, separators=separators)):
+        assert ctl_json(daemon, "ls") == rows
+    daemon.control.unlink()
+    with answering(daemon.control, lambda request: json.dumps({"jsonrpc": "2.0", "id": request["id"], "result": rows}, separators=separators)):
+        assert [line.split()[0] for line in ctl_done(daemon, "ls").splitlines()[1:]] == NAMES
+    daemon.control.unlink()
+
+
+@pytest.mark.parametrize("rows", ['{"name":"a"}{"name":"b"}', '{"name":"a"', '{"name":"a}', "1", '{"name":"a"},{"name":"b"}]'])
+def test_a_list_that_is_no_json_is_not_told_as_if_it_were(make_daemon, rows):
+    daemon = make_daemon()
+    daemon.runtime_dir.mkdir()
+    with answering(daemon.control, lambda request: '{"jsonrpc":"2.0","id":%d,"result":[%s]}' % (request["id"], rows)):
+        ctl_refused(daemon.ctl("ls"), 1, "the daemon's answer", "check that hbmctl and hbmd are of one release")
+    daemon.control.unlink()
+
+
 def test_a_daemon_of_another_release_is_named_with_its_version(make_daemon):
     daemon = make_daemon()
     daemon.runtime_dir.mkdir()
-    with old_daemon(daemon.control):
+    with answering(daemon.control, of_an_old_daemon):
         ctl_refused(daemon.ctl("who"), 1, "hbmd is of 0.0.9 and does not know hbm.who", "install both of one release")
     daemon.control.unlink()
