@@ -26,6 +26,8 @@ struct selection {
 /* 0, NOT_FOUND (nothing matched), INVALID, NO_MEMORY with a sentence in detail. Scales are left out unless named exactly. */
 int select_buffers(struct core *core, const struct principal *who, const char *sel, struct selection *selection, char *detail);
 void selection_clear(struct selection *selection);
+/* Those of an arena side by side, by offset; the arenas as the selection comes to them, a model's as it was published. */
+void selection_by_arena(struct core *core, struct selection *selection);
 /* True if `who` sees it at all: owner, admin, shared, or readable by mode. Else it is NOT_FOUND for them. */
 bool buffer_visible(const struct buffer *buffer, const struct principal *who);
 bool model_visible(const struct model *model, const struct principal *who);

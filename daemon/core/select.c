@@ -27,6 +27,28 @@ void selection_clear(struct selection *selection)
     *selection = (struct selection){0};
 }
 
+static int compare_places(const void *left, const void *right)
+{
+    const struct buffer *a = *(struct buffer *const *)left, *b = *(struct buffer *const *)right;
+
+    if (a->arena != b->arena)
+        return a->arena->visit < b->arena->visit ? -1 : 1;
+    return a->offset < b->offset ? -1 : a->offset > b->offset;
+}
+
+/* Not by id: those are given again. */
+void selection_by_arena(struct core *core, struct selection *selection)
+{
+    uint64_t before = core->visits;
+
+    for (size_t i = 0; i < selection->n; i++) {
+        struct arena *arena = selection->buffers[i]->arena;
+        if (arena->visit <= before)
+            arena->visit = ++core->visits;
+    }
+    qsort(selection->buffers, selection->n, sizeof(*selection->buffers), compare_places);
+}
+
 static int add_one(struct selection *selection, struct buffer *buffer, const struct principal *who)
 {
     return buffer && buffer_visible(buffer, who) ? add(selection, buffer) : 0;

@@ -174,15 +174,6 @@ static void clear_advising(struct op *op)
 
 /* ---- Rows and groups ---- */
 
-static int by_place(const void *left, const void *right)
-{
-    const struct buffer *a = *(struct buffer *const *)left, *b = *(struct buffer *const *)right;
-
-    if (a->arena != b->arena)
-        return a->arena->id < b->arena->id ? -1 : 1;
-    return a->offset < b->offset ? -1 : a->offset > b->offset;
-}
-
 static uint64_t bytes_in(const struct selection *selection, const struct arena *arena, size_t at)
 {
     uint64_t bytes = 0;
@@ -326,7 +317,7 @@ void verb_advise(struct core *core, struct call *call, const struct advise_args 
     if (!error)
         error = arenas_of(&selection, &arenas, detail);
     if (!error)
-        qsort(selection.buffers, selection.n, sizeof(struct buffer *), by_place);
+        selection_by_arena(core, &selection);
     struct op *op = error ? NULL : prepare(core, call, args, &selection, arenas.n, &error, detail);
     if (!op) {
         call_refuse(call, error, "%s", detail);

@@ -225,15 +225,6 @@ static void clear_hashing(struct op *op)
     free(hashing);
 }
 
-static int by_arena(const void *left, const void *right)
-{
-    const struct buffer *a = *(struct buffer *const *)left, *b = *(struct buffer *const *)right;
-
-    if (a->arena != b->arena)
-        return a->arena->id < b->arena->id ? -1 : 1;
-    return a->offset < b->offset ? -1 : a->offset > b->offset;
-}
-
 void verb_hash(struct core *core, struct call *call, const char *sel)
 {
     _cleanup_(selection_clear) struct selection selection = {0};
@@ -260,7 +251,7 @@ void verb_hash(struct core *core, struct call *call, const char *sel)
     op->state_of_verb = hashing;
     op->cancel = cancel_hashing;
     op->clear = clear_hashing;
-    qsort(selection.buffers, selection.n, sizeof(struct buffer *), by_arena);
+    selection_by_arena(core, &selection);
     for (size_t i = 0; i < selection.n; i++) {
         op->rows[i].buffer = selection.buffers[i]->id;
         buffer_name_for(selection.buffers[i], &call->who, op->rows[i].name, sizeof(op->rows[i].name));

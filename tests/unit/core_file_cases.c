@@ -370,6 +370,25 @@ static struct op *hash(const char *sel)
     return op_of(&w, question);
 }
 
+/* Ids are given again, the last one first. */
+static void hashes_come_in_the_order_of_publishing_whatever_was_there_before(void **state)
+{
+    (void)state;
+    for (unsigned time = 0; time < 3; time++) {
+        make_model(&w, "m", 3);
+        const struct op *op = hash("model:m");
+        assert_int_equal(op->n_rows, 6);
+        for (unsigned i = 0; i < 6; i++) {
+            char name[32];
+            snprintf(name, sizeof(name), "m/layer.%u.%s", i / 2, i % 2 ? "b" : "w");
+            assert_string_equal(op->rows[i].name, name);
+        }
+        struct ask *question = ask(&w, alice, NULL);
+        verb_rm(w.core, &question->call, "m");
+        assert_int_equal(error_of(&w, question), 0);
+    }
+}
+
 static void a_hash_is_that_of_the_bytes_in_every_tier(void **state)
 {
     (void)state;
@@ -454,6 +473,7 @@ int core_file_cases(void)
         CASE(many_ranges_fill_a_buffer_that_stays_where_it_is),
         CASE(what_is_wrong_with_the_last_of_many_ranges_leaves_nothing),
         CASE(a_transfer_is_cancelled_while_its_ranges_are_looked_at),
+        CASE(hashes_come_in_the_order_of_publishing_whatever_was_there_before),
         CASE(a_hash_is_that_of_the_bytes_in_every_tier),
         CASE(neighbours_are_hashed_by_one_job_and_fail_together),
         CASE(the_hash_of_nothing_is_known),
