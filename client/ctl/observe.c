@@ -14,6 +14,7 @@
 #include "client/ctl/verbs.h"
 
 #define FILE_MAX ((off_t)64 << 20)
+#define IMPORT_MAX 8000 /* what hbm.set_ranges takes */
 
 /* A tensor's name without that of its model, as in a saved file; NULL: it has none. */
 static const char *name_there(const cJSON *row)
@@ -59,6 +60,16 @@ static int write_file(const struct cli *cli, const char *path, const char *text)
     return out_file_commit(&file, why) ? report(cli, HBM_E_IO, "%s", why) : EXIT_DONE;
 }
 
+/* Of what has always been 0 there is none. */
+static bool take_range(const cJSON *row, double *lo, double *hi)
+{
+    const cJSON *range = member(member(row, "observed"), "range");
+
+    *lo = cJSON_GetNumberValue(cJSON_GetArrayItem(range, 0));
+    *hi = cJSON_GetNumberValue(cJSON_GetArrayItem(range, 1));
+    return cJSON_GetArraySize(range) == 2 && (*lo < 0 || *hi > 0);
+}
+
 static int gather(const struct cli *cli, const cJSON *rows, struct ranges *ranges)
 {
     const char *twice;
@@ -66,12 +77,9 @@ static int gather(const struct cli *cli, const cJSON *rows, struct ranges *range
 
     cJSON_ArrayForEach(row, rows)
     {
-        const cJSON *range = member(member(row, "observed"), "range");
         const char *name = name_there(row);
-        if (!name || cJSON_GetArraySize(range) != 2)
-            continue;
-        if (!ranges_add(ranges, strdup(name), cJSON_GetNumberValue(cJSON_GetArrayItem(range, 0)),
-                        cJSON_GetNumberValue(cJSON_GetArrayItem(range, 1))))
+        double lo, hi;
+        if (name && take_range(row, &lo, &hi) && !ranges_add(ranges, strdup(name), lo, hi))
             out_of_memory();
     }
     if (!ranges->n)
@@ -180,6 +188,12 @@ static int import_ranges(const struct cli *cli, struct rpc *rpc, const char *pat
         return report(cli, HBM_E_NOT_FOUND,
                       "none of the %zu names in %s is that of a buffer of %s: a tensor's is without its model's",
                       ranges.n, path, cli->words[0]);
+    }
+    if (n > IMPORT_MAX) {
+        cJSON_Delete(params);
+        return report(cli, HBM_E_INVALID,
+                      "%s has ranges of %d buffers of %s, and %d are imported at once: name a part of them", path,
+                      n, cli->words[0], IMPORT_MAX);
     }
     status = rpc_call(rpc, "hbm.set_ranges", params, &result);
     if (status)

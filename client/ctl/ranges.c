@@ -1,6 +1,7 @@
 #include "client/ctl/ranges.h"
 
 #include <ctype.h>
+#include <float.h>
 #include <math.h>
 #include <stdarg.h>
 #include <stdint.h>
@@ -121,10 +122,10 @@ static bool parse_line(const char *line, size_t length, unsigned number, struct 
         colon--;
     if (colon < 2 || !parse_scale(line + colon + 1, length - colon - 1, &scale))
         return refuse(why, "line %u is not NAME: SCALE, with the scale in up to 8 hexadecimal digits", number);
-    if (!(scale >= 0) || !isfinite(scale * STEPS))
+    if (!(scale >= 0 && scale <= FLT_MAX / STEPS))
         return refuse(why, "line %u has a scale of %g, which is of no range", number, (double)scale);
-    return ranges_add(ranges, strndup(line, colon - 1), (double)(-scale * STEPS), (double)(scale * STEPS)) ||
-           refuse(why, "memory is out");
+    double most = fmin((double)(scale * STEPS), (double)FLT_MAX); /* of the largest the product is rounded up */
+    return ranges_add(ranges, strndup(line, colon - 1), -most, most) || refuse(why, "memory is out");
 }
 
 static bool parse_tensorrt(const char *text, size_t size, struct ranges *ranges, char why[RANGES_WHY])

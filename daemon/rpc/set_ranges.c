@@ -8,8 +8,11 @@
 #include "daemon/core/verbs.h"
 #include "daemon/rpc/dispatch.h"
 #include "daemon/rpc/op_answer.h"
+#include "daemon/rpc/scan.h"
 
-#define RANGES_MAX 16384 /* so many take a few milliseconds */
+#define RANGES_MAX 8000 /* so many take a few milliseconds */
+
+_Static_assert(4 * RANGES_MAX + 16 <= SCAN_VALUES_MAX, "they stand in one line");
 
 static bool take(const cJSON *item, struct observed_range *range)
 {

@@ -9,7 +9,7 @@ import pytest
 
 from conftest import RpcError
 from helpers import (client, ctl_done, ctl_json, ctl_refused, floats, module_daemon, row_of, safetensors, shared)
-from tables import sealed
+from tables import publish_crowd, sealed
 from vocab import DTYPES
 
 NAN, INF = math.nan, math.inf
@@ -168,6 +168,28 @@ def test_ranges_leave_as_a_calibration_file_and_come_back(shared, kind):
     row, = ctl_json(shared, "compress", "m/a", "--codec", "int8", "--calibrate", "observed")
     assert round(row["range"][1], 5) == 9 and row["method"] == "observed:minmax"
     ctl_refused(shared.ctl("compress", "m/b", "--codec", "int8", "--calibrate", "observed:mse"), 1, "imported")
+
+
+def test_what_a_file_cannot_say_is_left_out_of_it_so_that_it_comes_back(shared):
+    """Of a tensor that was always 0 there is no range; and a mask's is as wide as there is."""
+    least = -3.4028234663852886e38
+    rows = {"a": ("F32", (N,), floats([least] + [0.0] * (N - 1))), "zeros": ("F32", (N,), bytes(4 * N))}
+    ctl_done(shared, "load", safetensors(shared.home / "x.safetensors", rows), "--as", "m")
+    observe(shared, "model:m")
+    for kind in ("onnxruntime", "tensorrt"):
+        path = shared.home / "calibration"
+        assert ctl_done(shared, "observe", "model:m", "--export", path, "--format", kind).startswith("1 range in ")
+        row, = ctl_json(shared, "observe", "model:m", "--import", path, "--format", kind)
+        assert row["name"] == "m/a" and seen(shared, "m/a")["range"][0] == least
+
+
+def test_more_ranges_than_are_set_at_once_are_refused_with_the_number(shared, client):
+    publish_crowd(client, "m", 8001)
+    path = shared.home / "calibration"
+    path.write_text("TRT-8601-A\n" + "".join(f"t{number}: 3f800000\n" for number in range(8001)))
+    ctl_refused(shared.ctl("observe", "model:m", "--import", path, "--format", "tensorrt"), 1, "8001", "8000 are imported at once")
+    with pytest.raises(RpcError, match="1 to 8000"):
+        shared.rpc("hbm.set_ranges", {"ranges": [{"id": "0x5", "lowest": 0, "highest": 1}] * 8001})
 
 
 LIES = [("tensorrt", "TRT-8601-MinMaxCalibration\na: 3f800000\nb: ffffffff\n", "line 3"), ("tensorrt", "a: 3f800000\n", "first line"),
