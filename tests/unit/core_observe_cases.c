@@ -35,6 +35,14 @@ static int forget(struct principal who, const char *sel)
     return error_of(&w, question);
 }
 
+static int told(struct principal who, const char *name)
+{
+    struct ask *question = ask(&w, who, NULL);
+
+    verb_observed(w.core, &question->call, 0, name);
+    return error_of(&w, question);
+}
+
 /* The numbers lo to hi, evenly. */
 static void write_batch(const struct buffer *buffer, float lo, float hi)
 {
@@ -122,6 +130,22 @@ static void a_range_that_was_observed_is_used_for_that_or_another_buffer(void **
     world_check_books(&w);
 }
 
+static void what_was_observed_of_anothers_is_of_use_to_who_may_see_it(void **state)
+{
+    (void)state;
+    const struct compress_args args = {.calibration.method = HBM_CALIBRATE_OBSERVED, .observed = "~1000/w"};
+    struct buffer *buffer = make_kept(&w, "w", 64, 256), *own = make_kept(&w, "x", 64, 256);
+    struct recode recode = {0};
+    const char *why;
+    write_batch(buffer, 1, 4);
+    observe("w");
+    assert_int_equal(calibration_for(own, &bob, &args, &recode, &why), 0);
+    assert_true(recode.calibration.hi == 4);
+    buffer->arena->mode = 0600;
+    assert_int_equal(calibration_for(own, &bob, &args, &recode, &why), HBM_E_NOT_FOUND);
+    world_check_books(&w);
+}
+
 static void where_nothing_was_observed_there_is_no_range(void **state)
 {
     (void)state;
@@ -171,9 +195,13 @@ static void what_can_not_be_observed_is_refused_or_skipped_with_the_reason(void 
     make_kept(&w, "coded", 64, 256);
     make_kept(&w, "away", 64, 256);
     make_kept(&w, "disk", 64, 256);
+    make_kept(&w, "parked", 64, 256);
     make_kept(&w, "ints", 64, 256)->dtype = HBM_I32;
     compress(&w, "coded", HBM_CODEC_INT8);
     offload(&w, "disk", HBM_TIER_DISK, true);
+    park(&w, "parked", HBM_CODEC_INT8);
+    offload(&w, "parked", HBM_TIER_HOST, true);
+    assert_int_equal(observe_as(alice, "parked", 0.5), HBM_E_UNSUPPORTED);
     assert_int_equal(observe_as(alice, "coded", 0.5), HBM_E_UNSUPPORTED);
     assert_int_equal(observe_as(alice, "coded.scale", 0.5), HBM_E_UNSUPPORTED);
     assert_int_equal(observe_as(alice, "ints", 0.5), HBM_E_UNSUPPORTED);
@@ -190,6 +218,10 @@ static void what_can_not_be_observed_is_refused_or_skipped_with_the_reason(void 
     for (size_t i = 0; i < op->n_rows; i++)
         assert_int_equal(!op->rows[i].skipped, !strcmp(op->rows[i].name, "w") || !strcmp(op->rows[i].name, "away"));
     assert_non_null(named(&w, "w")->observation);
+    assert_int_equal(told(alice, "w"), 0);
+    assert_int_equal(told(bob, "~1000/w"), 0);
+    named(&w, "w")->arena->mode = 0600;
+    assert_int_equal(told(bob, "~1000/w"), HBM_E_NOT_FOUND);
 }
 
 static void a_failure_adds_nothing_and_says_how_many_were_added_before(void **state)
@@ -288,6 +320,12 @@ static void ranges_are_imported_all_or_none(void **state)
     assert_string_equal(after, before);
     world_check_books(&w);
     w.core->limits.account[ACCOUNT_OBSERVATIONS] = 2;
+    w.core->limits.account[ACCOUNT_OPS] = 1;
+    struct ask *running = ask(&w, alice, NULL);
+    verb_observe(w.core, &running->call, "a", 0.75);
+    assert_int_equal(set_ranges(alice, good, 2), HBM_E_LIMIT);
+    assert_int_equal(error_of(&w, running), 0);
+    assert_null(b->observation);
     assert_int_equal(set_ranges(alice, good, 2), 0);
     assert_true(a->observation->seen.imported && a->observation->seen.lo == -2 && a->observation->seen.hi == 3);
     assert_true(!a->observation->seen.batches && b->observation->seen.hi == 4);
@@ -335,6 +373,7 @@ int core_observe_cases(void)
         CASE(batches_add_up_to_a_range_and_move_an_average),
         CASE(what_is_not_finite_is_counted_and_moves_nothing),
         CASE(a_range_that_was_observed_is_used_for_that_or_another_buffer),
+        CASE(what_was_observed_of_anothers_is_of_use_to_who_may_see_it),
         CASE(where_nothing_was_observed_there_is_no_range),
         CASE(what_is_forgotten_while_it_is_needed_ends_the_compression),
         CASE(what_can_not_be_observed_is_refused_or_skipped_with_the_reason),

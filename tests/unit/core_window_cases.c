@@ -333,7 +333,9 @@ static void the_order_is_kept_with_the_model(void **state)
     assert_string_equal(by_use(model), "01234");
     verb_order(w.core, other, id, 0, (uint32_t[]){slots[4]}, 1); /* not its lease */
     assert_string_equal(by_use(model), "01234");
-    verb_order(w.core, session, id, 0, (uint32_t[]){slots[4], slots[2]}, 2);
+    make_kept(&w, "loose", 64, 256);
+    uint32_t loose = attach(&w, session, "loose", HBM_RO)->mappings[0]->slot; /* none of the model's */
+    verb_order(w.core, session, id, 0, (uint32_t[]){slots[4], loose, slots[2]}, 3);
     assert_string_equal(by_use(model), "42013");
     verb_order(w.core, session, id, 2, (uint32_t[]){slots[0]}, 1); /* goes on */
     verb_order(w.core, session, id, 7, (uint32_t[]){slots[3]}, 1); /* does not */
@@ -369,6 +371,10 @@ static void a_window_that_leaves_too_much_away_is_refused_with_the_reason(void *
     assert_null(strstr(last_detail, "GB/s")); /* nothing has come back yet */
     assert_null(strstr(last_detail, "between locks"));
     assert_int_equal(window(session, 2, true), 0);
+    struct extent *small = layer(2)->arena->extent;
+    small->size /= 2; /* 2 of 4.5 are away when it stays */
+    assert_int_equal(window(session, 3, false), HBM_E_OFFLOAD_LIMIT);
+    small->size *= 2;
     w.device->links[JOB_LINK_HOST_TO_DEVICE].measured = 50e9;
     assert_int_equal(window(session, 2, false), HBM_E_OFFLOAD_LIMIT);
     assert_non_null(strstr(last_detail, "at 50 GB/s"));
