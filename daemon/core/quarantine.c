@@ -8,7 +8,8 @@
 #include "daemon/base/message_ids.h"
 #include "daemon/core/ledger.h"
 
-#define POLL_MS ((uint64_t)2)
+#define POLL_MS 2u
+#define RARE_POLL_MS 200u /* where asking again soon is of no use */
 /* Where the driver cannot be asked, kernels of a dead process are given this long after its end: killed with nothing
  * forked they stop within 65 ms (H200, driver 580), but a fork can keep them going. */
 #define BLIND_MS 10000
@@ -63,25 +64,25 @@ static struct device *any_gpu(struct core *core)
 
 bool session_awaiting(const struct session *session, struct awaiting *awaiting)
 {
-    const char *what = "its process to end", *remedy = "end that process; a stopped one takes SIGKILL";
+    char *what = awaiting->what;
 
     if (session->state != SESSION_QUARANTINED)
         return false;
     awaiting->since_ms = session->process_ended ? session->ended_ms : session->gone_ms;
-    snprintf(awaiting->what, sizeof(awaiting->what), "the driver to let go of pid %d", session->pid);
-    if (session->process_ended && driver_cannot_tell(session)) {
-        what = "10 s to pass, since the driver cannot say whether its GPU work has ended";
-        remedy = "nothing need be done";
-    } else if (session->process_ended && !any_gpu(session->core)) {
-        what = "a GPU's worker that can ask the driver";
-        remedy = "see `hbmctl devices` for why there is none";
-    } else if (session->process_ended) {
-        what = awaiting->what;
-        remedy = "end the processes that it had forked: they keep its GPU context";
+    if (!session->process_ended) {
+        snprintf(what, sizeof(awaiting->what), "its process to end");
+        awaiting->remedy = "end that process; a stopped one takes SIGKILL";
+    } else if (driver_cannot_tell(session)) {
+        snprintf(what, sizeof(awaiting->what),
+                 "%d s to pass, since the driver cannot say whether its GPU work has ended", BLIND_MS / 1000);
+        awaiting->remedy = "nothing need be done";
+    } else if (!any_gpu(session->core)) {
+        snprintf(what, sizeof(awaiting->what), "a GPU's worker that can ask the driver");
+        awaiting->remedy = "see `hbmctl devices` for why there is none";
+    } else {
+        snprintf(what, sizeof(awaiting->what), "the driver to let go of pid %d", session->pid);
+        awaiting->remedy = "end the processes that it had forked: they keep its GPU context";
     }
-    if (what != awaiting->what)
-        snprintf(awaiting->what, sizeof(awaiting->what), "%s", what);
-    awaiting->remedy = remedy;
     return true;
 }
 
@@ -113,7 +114,7 @@ static void listed(struct job *job)
             release(session, "quiescent");
     }
     free(listing);
-    timer_arm(core, &core->quarantine_timer, core->driver_is_mute ? 100 * POLL_MS : POLL_MS);
+    timer_arm(core, &core->quarantine_timer, core->driver_is_mute ? RARE_POLL_MS : POLL_MS);
 }
 
 static void ask_driver(struct core *core, struct device *gpu)
@@ -122,7 +123,7 @@ static void ask_driver(struct core *core, struct device *gpu)
     uint32_t n = 0;
 
     if (!listing) {
-        timer_arm(core, &core->quarantine_timer, 100 * POLL_MS);
+        timer_arm(core, &core->quarantine_timer, RARE_POLL_MS);
         return;
     }
     list_for_each(node, &core->sessions) {
@@ -179,7 +180,7 @@ static void tell_of(struct session *session)
     core->counters.late_reclaims++;
     log_write(LOG_LEVEL_WARNING, MESSAGE_SESSION_LATE,
               "pid %d (%s) is gone for %d s and its memory is not free yet: awaited is %s; %s", session->pid,
-                session->client, LATE_MS / 1000, awaiting.what, awaiting.remedy);
+              session->client, LATE_MS / 1000, awaiting.what, awaiting.remedy);
     event_emit(&core->events, "session.late", session->id, session->client, session->who.owner.listener,
                session->who.owner.uid, session->pid, "awaited is %s", awaiting.what);
 }
@@ -213,9 +214,15 @@ void quarantine_tick(struct timer *timer)
     if (waiting && gpu)
         ask_driver(core, gpu);
     else if (waiting)
-        timer_arm(core, timer, 100 * POLL_MS); /* until a worker is back */
+        timer_arm(core, timer, RARE_POLL_MS); /* until a worker is back */
     else if (next_late)
         timer_arm(core, timer, next_late - core_now(core));
+}
+
+/* From a timer, not from here: the caller may be walking the session's objects. */
+static void look_soon(struct core *core)
+{
+    timer_arm(core, &core->quarantine_timer, 0);
 }
 
 void quarantine_enter(struct session *session)
@@ -223,11 +230,10 @@ void quarantine_enter(struct session *session)
     session->state = SESSION_QUARANTINED;
     session->core->n_quarantined++;
     ledger_put_session(session->core, session);
-    quarantine_process_ended(session);
+    look_soon(session->core);
 }
 
 void quarantine_process_ended(struct session *session)
 {
-    /* From a timer, not from here: the caller may be walking the session's objects. */
-    timer_arm(session->core, &session->core->quarantine_timer, 0);
+    look_soon(session->core);
 }

@@ -70,27 +70,33 @@ struct session *session_blank(struct core *core, struct principal who)
     return session;
 }
 
+/* One more session, charged to the account. */
+static int admit(struct core *core, struct account *account, char *detail)
+{
+    if (core->draining) {
+        snprintf(detail, HBM_DETAIL_MAX, "no new sessions");
+        return HBM_E_SHUTTING_DOWN;
+    }
+    int error = health_check(core, detail);
+    if (error)
+        return error;
+    if (core->limits.sessions && core->n_sessions >= core->limits.sessions) {
+        snprintf(detail, HBM_DETAIL_MAX, "%" PRIu32 " sessions are open, max_sessions is %" PRIu32, core->n_sessions,
+                 core->limits.sessions);
+        return HBM_E_LIMIT;
+    }
+    detail[0] = 0;
+    error = account ? account_charge(account, ACCOUNT_SESSIONS, 1, detail) : HBM_E_NO_MEMORY;
+    explain_no_memory(error, detail);
+    return error;
+}
+
 struct session *session_new(struct core *core, struct principal who, int32_t pid, int pidfd, const char *client, int *error,
                             char *detail)
 {
     struct account *account = account_of(core, who.owner);
 
-    if (core->draining) {
-        snprintf(detail, HBM_DETAIL_MAX, "no new sessions");
-        *error = HBM_E_SHUTTING_DOWN;
-        return NULL;
-    }
-    *error = health_check(core, detail);
-    if (*error)
-        return NULL;
-    if (core->limits.sessions && core->n_sessions >= core->limits.sessions) {
-        snprintf(detail, HBM_DETAIL_MAX, "%" PRIu32 " sessions are open, max_sessions is %" PRIu32, core->n_sessions, core->limits.sessions);
-        *error = HBM_E_LIMIT;
-        return NULL;
-    }
-    detail[0] = 0;
-    *error = account ? account_charge(account, ACCOUNT_SESSIONS, 1, detail) : HBM_E_NO_MEMORY;
-    explain_no_memory(*error, detail);
+    *error = admit(core, account, detail);
     if (*error)
         return NULL;
     struct session *session = session_blank(core, who);
