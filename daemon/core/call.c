@@ -38,5 +38,5 @@ void call_refuse(struct call *call, int error, const char *format, ...)
 void explain_no_memory(int error, char detail[HBM_DETAIL_MAX])
 {
     if (error == HBM_E_NO_MEMORY && !detail[0])
-        snprintf(detail, HBM_DETAIL_MAX, "the owner is out of memory for its own tables");
+        snprintf(detail, HBM_DETAIL_MAX, OWNER_OUT_OF_MEMORY);
 }

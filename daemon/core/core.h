@@ -43,6 +43,9 @@ struct core_env {
     void (*find_origin)(void *context, uint64_t session, int32_t pid);
 };
 
+/* Says NO_MEMORY of no tier. */
+#define OWNER_OUT_OF_MEMORY "the owner is out of memory for its own tables: the host is short of it, or MemoryMax= of the unit is too low"
+
 #define STORE_NAME_MAX 64
 #define STORE_IS_FULL                                                                                              \
     "the store that keeps memory and sessions over a restart of hbmd is full; free some, or raise "                \

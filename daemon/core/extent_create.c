@@ -171,7 +171,7 @@ static bool make_extent(struct extent_create *create, int fd, uint64_t token)
     if (!extent) {
         farewells_say(create->core, &create->pooled_farewells, create->kind, create->pooled_token);
         fd_close(fd);
-        snprintf(create->detail, sizeof(create->detail), "the owner is out of memory for its own tables");
+        snprintf(create->detail, sizeof(create->detail), OWNER_OUT_OF_MEMORY);
         if (create->kind == JOB_EXTENT_CUDA_IPC)
             unmake(create, token);
         else

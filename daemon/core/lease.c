@@ -134,7 +134,7 @@ static struct lease *lease_alloc(struct session *session, enum hbm_access access
     if (lease)
         lease->id = idmap_add(&session->core->ids, ID_LEASE, lease);
     if (!lease || !lease->id) {
-        snprintf(detail, HBM_DETAIL_MAX, "the owner is out of memory for its own tables");
+        snprintf(detail, HBM_DETAIL_MAX, OWNER_OUT_OF_MEMORY);
         *error = HBM_E_NO_MEMORY;
         account_release(session->account, ACCOUNT_LEASES, 1);
         free(lease);

@@ -114,7 +114,7 @@ static int combine(struct links *links, uint64_t *checksum)
     _cleanup_free_ uint64_t *hashes = calloc(grains, sizeof(*hashes));
 
     if (!hashes) {
-        snprintf(links->detail, sizeof(links->detail), "the owner is out of memory for its own tables");
+        snprintf(links->detail, sizeof(links->detail), OWNER_OUT_OF_MEMORY);
         return HBM_E_NO_MEMORY;
     }
     for (unsigned i = 0; i < links->n; i++) {

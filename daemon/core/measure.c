@@ -60,7 +60,7 @@ static int lay_out(struct transition *transition, struct plan *plan, int fd)
     munmap(measured, size);
     if (error)
         return transition_refuse(transition, error, "%s",
-                                 error == HBM_E_NO_MEMORY ? "the owner is out of memory for its own tables"
+                                 error == HBM_E_NO_MEMORY ? OWNER_OUT_OF_MEMORY
                                                           : "the worker's measures are not those of what it was asked");
     plan->size = plan->packing->bytes;
     return 0;

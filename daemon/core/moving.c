@@ -190,7 +190,7 @@ struct op *moving_run(struct moving *moving, const char *verb, const struct prin
                       int *error, char *detail)
 {
     if (!moving) {
-        snprintf(detail, HBM_DETAIL_MAX, "the owner is out of memory for its own tables");
+        snprintf(detail, HBM_DETAIL_MAX, OWNER_OUT_OF_MEMORY);
         *error = HBM_E_NO_MEMORY;
         return NULL;
     }
@@ -298,7 +298,7 @@ int arenas_of(const struct selection *selection, struct arenas *arenas, char *de
     arenas->n = 0;
     arenas->at = calloc(selection->n + 1, sizeof(*arenas->at));
     if (!arenas->at) {
-        snprintf(detail, HBM_DETAIL_MAX, "the owner is out of memory for its own tables");
+        snprintf(detail, HBM_DETAIL_MAX, OWNER_OUT_OF_MEMORY);
         return HBM_E_NO_MEMORY;
     }
     for (size_t i = 0; i < selection->n; i++)

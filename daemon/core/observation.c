@@ -21,7 +21,7 @@ struct observation *observation_of(struct buffer *buffer, int *error, char *deta
         if (account)
             account_release(account, ACCOUNT_OBSERVATIONS, 1);
         free(observation);
-        snprintf(detail, HBM_DETAIL_MAX, "the owner is out of memory for its own tables");
+        snprintf(detail, HBM_DETAIL_MAX, OWNER_OUT_OF_MEMORY);
         *error = HBM_E_NO_MEMORY;
         return NULL;
     }

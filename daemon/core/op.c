@@ -30,7 +30,7 @@ static bool charge(struct op *op, const struct principal *who, int *error, char 
         return true;
     struct account *account = account_of(core, who->owner);
     if (!account) {
-        snprintf(detail, HBM_DETAIL_MAX, "the owner is out of memory for its own tables");
+        snprintf(detail, HBM_DETAIL_MAX, OWNER_OUT_OF_MEMORY);
         *error = HBM_E_NO_MEMORY;
         return false;
     }
@@ -66,7 +66,7 @@ struct op *op_of_rows(struct core *core, const char *verb, const struct principa
     if (!id) {
         free(op);
         free(rows);
-        snprintf(detail, HBM_DETAIL_MAX, "the owner is out of memory for its own tables");
+        snprintf(detail, HBM_DETAIL_MAX, OWNER_OUT_OF_MEMORY);
         *error = HBM_E_NO_MEMORY;
         return NULL;
     }

@@ -192,7 +192,7 @@ static void bring(struct lane *lane, const struct wanted *wanted)
     };
     if (!lane->transition.plans || plan_move(lane->transition.plans, arena, prefetch->tier)) {
         transition_clear(&lane->transition);
-        show_rows(prefetch, wanted, 0, "the owner is out of memory for its own tables");
+        show_rows(prefetch, wanted, 0, OWNER_OUT_OF_MEMORY);
         lane->wanted.arena = 0;
         return;
     }
@@ -345,7 +345,7 @@ struct op *prefetch_new(struct core *core, enum hbm_tier tier, struct wanted *wa
     if (prefetch) {
         op = op_new(core, tier == HBM_TIER_DEVICE ? "prefetch" : "offload", who, session, n_rows, error, detail);
     } else {
-        snprintf(detail, HBM_DETAIL_MAX, "the owner is out of memory for its own tables");
+        snprintf(detail, HBM_DETAIL_MAX, OWNER_OUT_OF_MEMORY);
         *error = HBM_E_NO_MEMORY;
     }
     if (!op) {

@@ -128,7 +128,7 @@ void private_copy_start(struct core *core, struct session *session, struct buffe
     struct private_copy *copy = calloc(1, sizeof(*copy));
 
     if (!copy) {
-        done(context, 0, HBM_E_NO_MEMORY, "the owner is out of memory for its own tables");
+        done(context, 0, HBM_E_NO_MEMORY, OWNER_OUT_OF_MEMORY);
         return;
     }
     copy->core = core;

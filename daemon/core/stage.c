@@ -52,7 +52,7 @@ static void start(struct stage *stage, struct plan *plan)
     if (!plans) {
         plan_clear(plan);
         stage->transition.n = 0;
-        end(stage, HBM_E_NO_MEMORY, "the owner is out of memory for its own tables");
+        end(stage, HBM_E_NO_MEMORY, OWNER_OUT_OF_MEMORY);
         return;
     }
     *plans = *plan;
@@ -69,7 +69,7 @@ static void advance(struct stage *stage)
 
     if (packed || stage->extent->tier == HBM_TIER_DISK) {
         if (plan_copy(&plan, stage->extent, packed ? HBM_TIER_DEVICE : HBM_TIER_HOST))
-            end(stage, HBM_E_NO_MEMORY, "the owner is out of memory for its own tables");
+            end(stage, HBM_E_NO_MEMORY, OWNER_OUT_OF_MEMORY);
         else
             start(stage, &plan);
     } else if (stage->decode.n_steps) {

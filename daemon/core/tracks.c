@@ -13,7 +13,7 @@ int tracks_make(struct transition *transition)
     transition->n_tracks = transition->tracks ? n : 0;
     return transition->tracks
                ? 0
-               : transition_refuse(transition, HBM_E_NO_MEMORY, "the owner is out of memory for its own tables");
+               : transition_refuse(transition, HBM_E_NO_MEMORY, OWNER_OUT_OF_MEMORY);
 }
 
 void tracks_drop(struct transition *transition)

@@ -209,7 +209,7 @@ int transfer_parts_add(struct core *core, const struct call *call, const struct 
         if (!part || is_full(part))
             part = part_of(parts, buffer, write);
         if (!part || !add(part, buffer, &ranges[i]))
-            return refuse(detail, HBM_E_NO_MEMORY, "the owner is out of memory for its own tables");
+            return refuse(detail, HBM_E_NO_MEMORY, OWNER_OUT_OF_MEMORY);
     }
     return 0;
 }
@@ -295,7 +295,7 @@ static int finish(struct core *core, struct transfer_part *part, char *detail)
     if (part->encoded && !(error = plan_decode(core, arena, part)))
         error = place_ranges(part);
     return error == HBM_E_STALE ? refuse(detail, error, "a buffer of the operation was freed meanwhile")
-           : error              ? refuse(detail, error, "the owner is out of memory for its own tables")
+           : error              ? refuse(detail, error, OWNER_OUT_OF_MEMORY)
                                 : 0;
 }
 

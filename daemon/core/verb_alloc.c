@@ -169,7 +169,7 @@ void verb_alloc(struct core *core, struct call *call, const struct alloc_args *a
     struct device *device;
 
     if (!alloc) {
-        call_refuse(call, HBM_E_NO_MEMORY, "the owner is out of memory for its own tables");
+        call_refuse(call, HBM_E_NO_MEMORY, OWNER_OUT_OF_MEMORY);
         return;
     }
     alloc->core = core;

@@ -117,7 +117,7 @@ void verb_attach(struct core *core, struct call *call, const struct attach_args 
     }
     attach = calloc(1, sizeof(*attach));
     if (!attach) {
-        call_refuse(call, HBM_E_NO_MEMORY, "the owner is out of memory for its own tables");
+        call_refuse(call, HBM_E_NO_MEMORY, OWNER_OUT_OF_MEMORY);
         return;
     }
     attach->core = core;

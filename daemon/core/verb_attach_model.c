@@ -127,7 +127,7 @@ void model_grant(struct core *core, struct call *call, struct model *model, cons
     if (!arrival || list_arenas(arrival, model)) {
         if (arrival)
             finish(arrival);
-        call_refuse(call, HBM_E_NO_MEMORY, "the owner is out of memory for its own tables");
+        call_refuse(call, HBM_E_NO_MEMORY, OWNER_OUT_OF_MEMORY);
         return;
     }
     arrival->core = core;
@@ -193,7 +193,7 @@ static void wait_for(struct core *core, struct call *call, struct model *model, 
     struct model_waiting *waiting = calloc(1, sizeof(*waiting));
 
     if (!waiting) {
-        call_refuse(call, HBM_E_NO_MEMORY, "the owner is out of memory for its own tables");
+        call_refuse(call, HBM_E_NO_MEMORY, OWNER_OUT_OF_MEMORY);
         return;
     }
     waiting->core = core;

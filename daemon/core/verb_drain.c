@@ -88,7 +88,7 @@ static void next_arena(struct drain *drain)
     };
     if (!drain->transition.plans || plan_move(drain->transition.plans, arena, HBM_TIER_HOST)) {
         drain->transition.error = HBM_E_NO_MEMORY;
-        snprintf(drain->transition.detail, HBM_DETAIL_MAX, "the owner is out of memory for its own tables");
+        snprintf(drain->transition.detail, HBM_DETAIL_MAX, OWNER_OUT_OF_MEMORY);
         arena_drained(&drain->transition);
         return;
     }
@@ -174,7 +174,7 @@ void verb_drain(struct core *core, struct call *call, const char *text)
     _cleanup_(moving_freep) struct moving *rows = moving_new(core, 0, core->n_buffers);
     struct drain *drain = rows ? build(core, &call->who, device, rows) : NULL;
     if (!drain) {
-        call_refuse(call, HBM_E_NO_MEMORY, "the owner is out of memory for its own tables");
+        call_refuse(call, HBM_E_NO_MEMORY, OWNER_OUT_OF_MEMORY);
         return;
     }
     struct op *op = op_of_rows(core, "drain", &call->who, call->session, TAKE_PTR(rows->rows), rows->n_rows, &error,

@@ -62,7 +62,7 @@ void verb_lock_early(struct core *core, struct call *call, uint32_t slot, uint32
 
     if (!early) {
         call_refuse(call, mapping ? HBM_E_NO_MEMORY : HBM_E_NOT_FOUND,
-                    mapping ? "the owner is out of memory for its own tables" : "slot %" PRIu32 " maps nothing", slot);
+                    mapping ? OWNER_OUT_OF_MEMORY : "slot %" PRIu32 " maps nothing", slot);
         return;
     }
     coming_forget(mapping);
@@ -155,7 +155,7 @@ void verb_arrived(struct core *core, struct call *call, uint32_t slot, uint32_t 
 
     if (!arrival) {
         call_refuse(call, mapping ? HBM_E_NO_MEMORY : HBM_E_NOT_FOUND,
-                    mapping ? "the owner is out of memory for its own tables" : "slot %" PRIu32 " maps nothing", slot);
+                    mapping ? OWNER_OUT_OF_MEMORY : "slot %" PRIu32 " maps nothing", slot);
         return;
     }
     *arrival = (struct arrival){.core = core,

@@ -84,7 +84,7 @@ void verb_lock(struct core *core, struct call *call, const uint32_t *slots, uint
     }
     lock = calloc(1, sizeof(*lock));
     if (!lock) {
-        call_refuse(call, HBM_E_NO_MEMORY, "the owner is out of memory for its own tables");
+        call_refuse(call, HBM_E_NO_MEMORY, OWNER_OUT_OF_MEMORY);
         return;
     }
     lock->core = core;

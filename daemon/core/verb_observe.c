@@ -57,7 +57,7 @@ static void end_observing(struct observing *observing, int error, const char *wh
 
 static int out_of_memory(char *detail)
 {
-    snprintf(detail, HBM_DETAIL_MAX, "the owner is out of memory for its own tables");
+    snprintf(detail, HBM_DETAIL_MAX, OWNER_OUT_OF_MEMORY);
     return HBM_E_NO_MEMORY;
 }
 

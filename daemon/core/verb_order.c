@@ -49,7 +49,7 @@ void verb_window(struct core *core, struct call *call, uint64_t lease, uint32_t 
     }
     _cleanup_free_ struct arena **arenas = model_arenas_by_use(model);
     if (!arenas) {
-        call_refuse(call, HBM_E_NO_MEMORY, "the owner is out of memory for its own tables");
+        call_refuse(call, HBM_E_NO_MEMORY, OWNER_OUT_OF_MEMORY);
         return;
     }
     for (uint32_t i = 0; i < model->n_arenas; i++) {

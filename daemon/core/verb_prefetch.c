@@ -17,7 +17,7 @@ static int order_of_use(struct core *core, const struct selection *selection, st
     *n = *rows = 0;
     *wanted = calloc(selection->n + 1, sizeof(**wanted));
     if (!*wanted) {
-        snprintf(detail, HBM_DETAIL_MAX, "the owner is out of memory for its own tables");
+        snprintf(detail, HBM_DETAIL_MAX, OWNER_OUT_OF_MEMORY);
         return HBM_E_NO_MEMORY;
     }
     for (size_t i = 0; i < selection->n; i++) {

@@ -88,7 +88,7 @@ static void wait_for(struct core *core, struct call *call, struct model *model, 
         waiting->bytes = malloc(size);
     if (!waiting || !waiting->bytes) {
         free(waiting);
-        call_refuse(call, HBM_E_NO_MEMORY, "the owner is out of memory for its own tables");
+        call_refuse(call, HBM_E_NO_MEMORY, OWNER_OUT_OF_MEMORY);
         return;
     }
     waiting->core = core;

@@ -201,7 +201,7 @@ static int hold_arenas(struct transfer *transfer, char *detail)
     *hold = (struct transition){
         .core = transfer->core, .verb = "transfer", .plans = calloc(transfer->parts.n + 1, sizeof(*hold->plans))};
     if (!hold->plans) {
-        snprintf(detail, HBM_DETAIL_MAX, "the owner is out of memory for its own tables");
+        snprintf(detail, HBM_DETAIL_MAX, OWNER_OUT_OF_MEMORY);
         return HBM_E_NO_MEMORY;
     }
     for (size_t i = 0; i < transfer->parts.n; i++)
@@ -238,7 +238,7 @@ static int prepare(struct transfer *transfer, char *detail)
     transfer->uid = transfer->call->who.owner.uid;
     transfer->account = account_of(transfer->core, transfer->call->who.owner);
     if (!transfer->account) {
-        snprintf(detail, HBM_DETAIL_MAX, "the owner is out of memory for its own tables");
+        snprintf(detail, HBM_DETAIL_MAX, OWNER_OUT_OF_MEMORY);
         return HBM_E_NO_MEMORY;
     }
     error = account_check_files(transfer->account, detail);
@@ -302,7 +302,7 @@ void verb_transfer(struct core *core, struct call *call, int file, struct wire_r
     if (!transfer) {
         if (n)
             munmap(ranges, n * sizeof(*ranges));
-        call_refuse(call, HBM_E_NO_MEMORY, "the owner is out of memory for its own tables");
+        call_refuse(call, HBM_E_NO_MEMORY, OWNER_OUT_OF_MEMORY);
         return;
     }
     *transfer = (struct transfer){.core = core,
