@@ -283,8 +283,8 @@ struct hbm_compress {
     int park;           /* not now: whenever it leaves the device, and decoded on the way back; nothing moves yet */
     double min_sqnr_db; /* 0: no bound */
     double max_error;   /* 0: no bound */
-    /* By what the range is chosen: "minmax" (as NULL); or, for int8 and fp8 with one scale a tensor, by a range that clips the rest:
-     * "percentile:P", "mse", "entropy" (int8), "range:T" for -T to T; or by what was observed (hbm_observe): "observed",
+    /* By what the range is chosen: "minmax" (as NULL); or, for int8, int8-asym and fp8 with one scale a tensor, by a range that clips
+     * the rest: "percentile:P" (of int8-asym half of it at either end), "mse", "entropy" (int8, int8-asym), "range:T" for -T to T; or by what was observed (hbm_observe): "observed",
      * "observed:average", "observed:percentile:P", "observed:mse", "observed:entropy". INVALID: none of these, or not for this codec. */
     const char *calibrate;
     const char *observed; /* the name of the buffer whose observed ranges are used; NULL: of each its own */

@@ -8,7 +8,8 @@
 
 bool calibrate_takes(const struct hbm_encoding *encoding, unsigned method, double parameter)
 {
-    bool is_int8 = encoding->codec == HBM_CODEC_INT8, observed = method & HBM_CALIBRATE_OBSERVED;
+    bool is_int8 = encoding->codec == HBM_CODEC_INT8 || encoding->codec == HBM_CODEC_INT8_ASYM;
+    bool observed = method & HBM_CALIBRATE_OBSERVED;
 
     if (method == HBM_CALIBRATE_MINMAX)
         return true;
@@ -41,6 +42,14 @@ uint64_t calibrate_rank(uint64_t finite, unsigned method, double parameter)
     return rank < 1 ? 1 : rank >= (double)finite ? finite : (uint64_t)rank;
 }
 
+uint64_t calibrate_side_rank(uint64_t side, uint64_t finite, unsigned method, double parameter)
+{
+    double all = (double)finite, beyond_both = method == HBM_CALIBRATE_PERCENTILE ? all - all * (parameter / 100) : 0;
+    uint64_t beyond = (uint64_t)(beyond_both / 2);
+
+    return side > beyond ? side - beyond : 0;
+}
+
 uint32_t calibrate_bin(const uint64_t *bins, uint64_t *rank)
 {
     uint32_t bin = 0;
@@ -48,6 +57,13 @@ uint32_t calibrate_bin(const uint64_t *bins, uint64_t *rank)
     while (*rank > bins[bin])
         *rank -= bins[bin++];
     return bin;
+}
+
+enum { ABOVE = 1, BELOW = 2, EITHER = ABOVE | BELOW };
+
+static float reach(struct calibrate_range range, unsigned ends)
+{
+    return fmaxf(ends & ABOVE ? range.hi : 0, ends & BELOW ? -range.lo : 0);
 }
 
 /* ---- Least squares ---- */
@@ -69,39 +85,55 @@ static void sample_clear(struct sample *s)
     free(s->codes);
 }
 
-static bool sample_make(struct sample *s, const uint64_t *bins, unsigned dtype)
+static uint64_t points_in(const uint64_t *bins, unsigned dtype)
 {
-    unsigned points = dtype == HBM_F32 ? POINTS : 1;
     uint64_t n = 0;
 
-    for (uint32_t bin = 1; bin < histogram_end(dtype); bin++)
-        n += bins[bin] ? points : 0;
+    for (uint32_t bin = 1; bins && bin < histogram_end(dtype); bin++)
+        n += bins[bin] ? dtype == HBM_F32 ? POINTS : 1 : 0;
+    return n;
+}
+
+static void sample_side(struct sample *s, const uint64_t *bins, unsigned dtype, uint32_t sign)
+{
+    unsigned points = dtype == HBM_F32 ? POINTS : 1;
+
+    for (uint32_t bin = 1; bins && bin < histogram_end(dtype); bin++)
+        for (unsigned k = 0; bins[bin] && k < points; k++) {
+            uint32_t low = points == 1 ? 0 : (2 * k + 1) * 0x8000u / points;
+            s->x[s->n] = element_float(sign | (element_bits(histogram_value(dtype, bin)) + low));
+            s->weight[s->n++] = (double)bins[bin] / points;
+        }
+}
+
+static bool sample_make(struct sample *s, const struct calibrate_counts *counts)
+{
+    uint64_t n = points_in(counts->above, counts->dtype) + points_in(counts->below, counts->dtype);
+
     s->x = malloc((n + 1) * sizeof(*s->x));
     s->back = malloc((n + 1) * sizeof(*s->back));
     s->weight = malloc((n + 1) * sizeof(*s->weight));
     s->codes = malloc(n + 1);
     if (!s->x || !s->back || !s->weight || !s->codes)
         return false;
-    for (uint32_t bin = 1; bin < histogram_end(dtype); bin++)
-        for (unsigned k = 0; bins[bin] && k < points; k++) {
-            uint32_t low = points == 1 ? 0 : (2 * k + 1) * 0x8000u / points;
-            s->x[s->n] = element_float(element_bits(histogram_value(dtype, bin)) + low);
-            s->weight[s->n++] = (double)bins[bin] / points;
-        }
+    sample_side(s, counts->above, counts->dtype, 0);
+    sample_side(s, counts->below, counts->dtype, ~ELEMENT_ABS);
     return true;
 }
 
 /* By the codec itself. */
-static double noise_at(const struct sample *s, const struct hbm_encoding *encoding, float most)
+static double noise_at(const struct sample *s, const struct hbm_encoding *encoding, struct calibrate_range range)
 {
     struct codec_job job = {
         .raw_in = s->x, .raw_out = s->back, .data = s->codes, .dims = {s->n}, .rank = 1, .dtype = HBM_F32, .encoding = *encoding,
-        .ranged = true, .lo = -most, .hi = most};
+        .ranged = true, .lo = range.lo, .hi = range.hi};
     struct codec_tally unused;
     double noise = 0;
     float scale;
+    int32_t zero;
 
     job.scale = &scale;
+    job.zero = &zero;
     codec_tally_host(&job, &unused);
     codec_decode_host(&job);
     for (uint64_t i = 0; i < s->n; i++) {
@@ -111,56 +143,98 @@ static double noise_at(const struct sample *s, const struct hbm_encoding *encodi
     return noise;
 }
 
-/* The best of middle * 2^(k * step), |k| <= n, that is no larger than most. */
-static float best_near(const struct sample *s, const struct hbm_encoding *encoding, float middle, float most, double step, int n)
-{
-    float best = middle;
-    double least = noise_at(s, encoding, middle);
 
-    for (int k = -n; k <= n; k++) {
-        float candidate = (float)(middle * exp2(k * step));
-        if (!k || candidate > most || candidate <= 0)
-            continue;
-        double noise = noise_at(s, encoding, candidate);
-        if (noise < least) {
-            least = noise;
-            best = candidate;
-        }
+struct fit {
+    struct sample sample;
+    const struct hbm_encoding *encoding;
+    struct calibrate_range most, best;
+    double noise; /* with the best so far */
+};
+
+static void try_range(struct fit *f, struct calibrate_range range)
+{
+    double noise = reach(range, EITHER) > 0 ? noise_at(&f->sample, f->encoding, range) : INFINITY;
+
+    if (noise < f->noise) {
+        f->noise = noise;
+        f->best = range;
     }
-    return best;
 }
 
-/* Down to the first magnitude that half of all elements do not reach: what clips more of them is worse at any rate. */
-static float median_of(const uint64_t *bins, unsigned dtype)
+static struct calibrate_range scaled(struct calibrate_range range, unsigned ends, double by)
 {
-    uint64_t rank = (calibrate_finite(bins, dtype) - bins[0] + 1) / 2 + bins[0];
-
-    return histogram_value(dtype, calibrate_bin(bins, &rank));
+    return (struct calibrate_range){ends & BELOW ? (float)(range.lo * by) : range.lo,
+                                    ends & ABOVE ? (float)(range.hi * by) : range.hi};
 }
 
-static bool least_squares(const uint64_t *bins, unsigned dtype, const struct hbm_encoding *encoding, float most, float *magnitude)
+/* By half octaves, while these ends reach beyond `least`. */
+static void shrink(struct fit *f, unsigned ends, float least)
 {
-    struct sample s = {0};
-    bool made = sample_make(&s, bins, dtype);
+    const struct calibrate_range from = f->best;
+
+    for (int k = 1;; k++) {
+        struct calibrate_range range = scaled(from, ends, exp2(-0.5 * k));
+        if (reach(range, ends) <= least)
+            return;
+        try_range(f, range);
+    }
+}
+
+/* The best times 2^(k * step), |k| <= 8, that reaches no farther than the elements. */
+static void try_near(struct fit *f, unsigned ends, double step)
+{
+    const struct calibrate_range middle = f->best;
+
+    for (int k = -8; k <= 8; k++) {
+        struct calibrate_range range = scaled(middle, ends, exp2(k * step));
+        if (k && range.hi <= f->most.hi && range.lo >= f->most.lo)
+            try_range(f, range);
+    }
+}
+
+/* The first magnitude that half of all elements do not reach: what clips more of them is worse at any rate. */
+static float median_of(const struct calibrate_counts *counts)
+{
+    const uint64_t *sides[] = {counts->above, counts->below};
+    uint64_t rank = 0;
+    uint32_t bin = 1;
+
+    for (unsigned i = 0; i < 2; i++)
+        if (sides[i])
+            rank += calibrate_finite(sides[i], counts->dtype) - sides[i][0];
+    rank = (rank + 1) / 2;
+    for (;; bin++) {
+        uint64_t here = (counts->above ? counts->above[bin] : 0) + (counts->below ? counts->below[bin] : 0);
+        if (rank <= here)
+            return histogram_value(counts->dtype, bin);
+        rank -= here;
+    }
+}
+
+#define FAINTEST 0x1p-12f /* of an end by itself: of what reaches no farther little is left to lose */
+
+static bool least_squares(const struct calibrate_counts *counts, const struct hbm_encoding *encoding,
+                          struct calibrate_range *range)
+{
+    const unsigned together[] = {EITHER, 0}, apart[] = {ABOVE, BELOW};
+    const bool asymmetric = hbm_codec_zero_bytes(encoding->codec);
+    const unsigned *ends = asymmetric ? apart : together;
+    struct fit f = {.encoding = encoding, .most = *range, .best = *range};
+    bool made = sample_make(&f.sample, counts);
 
     if (made) {
-        float best = most, least = median_of(bins, dtype);
-        double noise = noise_at(&s, encoding, most);
-
-        for (int k = 1;; k++) {
-            float t = (float)(most * exp2(-0.5 * k));
-            if (t <= least || t == 0)
-                break;
-            double here = noise_at(&s, encoding, t);
-            if (here < noise) {
-                noise = here;
-                best = t;
-            }
+        f.noise = noise_at(&f.sample, encoding, *range);
+        shrink(&f, EITHER, median_of(counts));
+        for (unsigned i = 0; asymmetric && i < 2; i++) {
+            shrink(&f, ends[i], reach(f.most, ends[i]) * FAINTEST);
+            try_range(&f, scaled(f.best, ends[i], 0));
         }
-        best = best_near(&s, encoding, best, most, 1.0 / 16, 8);
-        *magnitude = best_near(&s, encoding, best, most, 1.0 / 128, 8);
+        for (unsigned round = asymmetric ? 0 : 1; round < 3; round++)
+            for (unsigned i = 0; i < 2 && ends[i]; i++)
+                try_near(&f, ends[i], round < 2 ? 1.0 / 16 : 1.0 / 128);
+        *range = f.best;
     }
-    sample_clear(&s);
+    sample_clear(&f.sample);
     return made;
 }
 
@@ -218,12 +292,15 @@ static double divergence(const double *even, unsigned n, double inside, double b
     return sum;
 }
 
-static float least_divergence(const uint64_t *bins, unsigned dtype, float most)
+static float least_divergence(const struct calibrate_counts *counts, float most)
 {
     double even[EVEN] = {0}, inside = 0, all = 0, least = INFINITY;
     unsigned best = EVEN;
 
-    spread(bins, dtype, most, even);
+    if (counts->above)
+        spread(counts->above, counts->dtype, most, even);
+    if (counts->below)
+        spread(counts->below, counts->dtype, most, even);
     for (unsigned i = 0; i < EVEN; i++)
         all += even[i];
     for (unsigned n = 0; n < EVEN;) {
@@ -240,15 +317,18 @@ static float least_divergence(const uint64_t *bins, unsigned dtype, float most)
     return found > 0 ? found : most;
 }
 
-bool calibrate_search(const uint64_t *bins, unsigned dtype, const struct hbm_encoding *encoding, unsigned method, float most,
-                      float *magnitude)
+bool calibrate_search(const struct calibrate_counts *counts, const struct hbm_encoding *encoding, unsigned method,
+                      struct calibrate_range *range)
 {
-    *magnitude = most;
+    float most = reach(*range, EITHER);
+
     if (most == 0)
         return true;
     if (method == HBM_CALIBRATE_MSE)
-        return least_squares(bins, dtype, encoding, most, magnitude);
-    if (method == HBM_CALIBRATE_ENTROPY)
-        *magnitude = least_divergence(bins, dtype, most);
+        return least_squares(counts, encoding, range);
+    if (method == HBM_CALIBRATE_ENTROPY) {
+        float t = least_divergence(counts, most);
+        *range = (struct calibrate_range){fmaxf(range->lo, -t), fminf(range->hi, t)};
+    }
     return true;
 }

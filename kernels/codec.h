@@ -21,7 +21,8 @@
  * that is not the least normal, the scale is below/k or above/(255 - k) instead, of the two by that which is farther; if
  * above = below, it is above/127, and 1 if both are 0, and the zero point is 0. q = round-half-even(x/scale) + zero point, held
  * within [-128, 127]; NaN encodes as the zero point, +-inf as 127 and -128. x' = (q - zero point)*scale, held within the finite
- * floats. Nothing is clipped.
+ * floats. A finite element whose x/scale lies a step or more beyond the codes counts as clipped, which takes a range that was given:
+ * above and below are that range's then.
  * bf16-lossless: of bf16 and fp16 only, one stream of bytes (kernels/lossless.h) that decodes to the same bits, whatever they
  * are. How long it is, is known when it has been measured.
  * Decoding ends with the same saturating rounding to the raw dtype. A receipt's errors are those of x' before it:

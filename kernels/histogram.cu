@@ -13,16 +13,19 @@ static __device__ __forceinline__ void add(uint64_t *to, uint64_t n)
     atomicAdd(reinterpret_cast<unsigned long long *>(to), (unsigned long long)n);
 }
 
-template <class Raw> static __device__ __forceinline__ uint32_t bin_of(typename Raw::word word)
+/* The sign and the bin. */
+template <class Raw> static __device__ __forceinline__ uint32_t upper_of(typename Raw::word word)
 {
     if constexpr (sizeof(word) == 2)
-        return word & 0x7fffu;
+        return word;
     else
-        return (word & ELEMENT_ABS) >> 16;
+        return word >> 16;
 }
 
-template <class Raw>
-static __global__ void __launch_bounds__(THREADS) count_all(const void *in, uint64_t count, bool aligned, uint64_t *counts)
+/* ONE_SIDE: of those alone whose signs are as wanted. */
+template <class Raw, bool ONE_SIDE>
+static __global__ void __launch_bounds__(THREADS)
+    count_all(const void *in, uint64_t count, bool aligned, uint32_t mask, uint32_t wanted, uint64_t *counts)
 {
     typedef typename Raw::word word;
     constexpr unsigned N = 16 / sizeof(word);
@@ -37,9 +40,9 @@ static __global__ void __launch_bounds__(THREADS) count_all(const void *in, uint
     auto look = [&](unsigned k, span<N> s) {
 #pragma unroll
         for (unsigned i = 0; i < N; i++) {
-            uint32_t bin = bin_of<Raw>(raw[k].w[i]);
+            uint32_t upper = upper_of<Raw>(raw[k].w[i]), bin = upper & 0x7fffu;
 
-            if (!s.has(i))
+            if (!s.has(i) || (ONE_SIDE && (upper & mask) != wanted))
                 continue;
             if (bin)
                 atomicAdd(&bins[bin], 1u);
@@ -59,8 +62,8 @@ static __global__ void __launch_bounds__(THREADS) count_all(const void *in, uint
 }
 
 /* Few elements lie in one bin: they go to the total at once. */
-static __global__ void __launch_bounds__(256) count_within(const void *in, uint64_t count, bool aligned, uint32_t within,
-                                                           uint64_t *counts)
+static __global__ void __launch_bounds__(256) count_within(const void *in, uint64_t count, bool aligned, uint32_t mask,
+                                                           uint32_t wanted, uint64_t *counts)
 {
     constexpr unsigned N = 4;
     chunk<uint32_t, N> raw[LANES];
@@ -69,10 +72,8 @@ static __global__ void __launch_bounds__(256) count_within(const void *in, uint6
     auto look = [&](unsigned k, span<N> s) {
 #pragma unroll
         for (unsigned i = 0; i < N; i++) {
-            uint32_t magnitude = raw[k].w[i] & ELEMENT_ABS;
-
-            if (s.has(i) && magnitude >> 16 == within)
-                add(&counts[magnitude & 0xffffu], 1);
+            if (s.has(i) && (upper_of<f32>(raw[k].w[i]) & mask) == wanted)
+                add(&counts[raw[k].w[i] & 0xffffu], 1);
         }
     };
     for_chunks<N, LANES>(count, aligned, load, look);
@@ -127,17 +128,19 @@ template <class Raw> static cudaError_t launch_all_bins(const struct histogram_j
                                                         cudaStream_t stream)
 {
     const int bytes = HISTOGRAM_BINS * sizeof(uint32_t);
+    auto *kernel = job->side == HISTOGRAM_BOTH ? count_all<Raw, false> : count_all<Raw, true>;
     uint64_t blocks = chunk_blocks(job->count, THREADS, LANES * (16 / sizeof(typename Raw::word)));
     int device, processors;
     cudaError_t error;
 
     if ((error = cudaGetDevice(&device)) ||
         (error = cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device)) ||
-        (error = cudaFuncSetAttribute(count_all<Raw>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes)))
+        (error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes)))
         return error;
     if (blocks > (uint64_t)processors)
         blocks = (uint64_t)processors;
-    count_all<Raw><<<(unsigned)blocks, THREADS, bytes, stream>>>(job->raw, job->count, aligned, counts);
+    kernel<<<(unsigned)blocks, THREADS, bytes, stream>>>(job->raw, job->count, aligned, histogram_mask(job),
+                                                         histogram_wanted(job), counts);
     return cudaGetLastError();
 }
 
@@ -156,5 +159,5 @@ int histogram_cuda(const struct histogram_job *job, uint64_t *counts, void *stre
     if (job->within == HISTOGRAM_ALL)
         return launch_all_bins<f32>(job, aligned, counts, on);
     return launch_few(count_within, chunk_blocks(job->count, 256, LANES * 4), 256, on, job->raw, job->count, aligned,
-                      job->within, counts);
+                      histogram_mask(job), histogram_wanted(job), counts);
 }

@@ -4,22 +4,24 @@
 #include "kernels/reference.h"
 #include "kernels/tally.h"
 
-static void count_words(const uint16_t *words, uint64_t n, uint64_t *counts)
+static void count_words(const struct histogram_job *job, uint64_t *counts)
 {
-    for (uint64_t i = 0; i < n; i++)
-        counts[words[i] & 0x7fffu]++;
+    const uint16_t *words = job->raw;
+    const uint32_t mask = histogram_mask(job), wanted = histogram_wanted(job);
+
+    for (uint64_t i = 0; i < job->count; i++)
+        if ((words[i] & mask) == wanted)
+            counts[words[i] & 0x7fffu]++;
 }
 
-static void count_floats(const uint32_t *bits, uint64_t n, uint32_t within, uint64_t *counts)
+static void count_floats(const struct histogram_job *job, uint64_t *counts)
 {
-    for (uint64_t i = 0; i < n; i++) {
-        uint32_t magnitude = bits[i] & ELEMENT_ABS;
+    const uint32_t *bits = job->raw;
+    const uint32_t mask = histogram_mask(job), wanted = histogram_wanted(job);
 
-        if (within == HISTOGRAM_ALL)
-            counts[magnitude >> 16]++;
-        else if (magnitude >> 16 == within)
-            counts[magnitude & 0xffffu]++;
-    }
+    for (uint64_t i = 0; i < job->count; i++)
+        if ((bits[i] >> 16 & mask) == wanted)
+            counts[job->within == HISTOGRAM_ALL ? bits[i] >> 16 & 0x7fffu : bits[i] & 0xffffu]++;
 }
 
 static void find_ends(const struct histogram_job *job)
@@ -37,9 +39,9 @@ static void find_ends(const struct histogram_job *job)
 void histogram_host(const struct histogram_job *job, uint64_t *counts)
 {
     if (job->dtype == HBM_F32)
-        count_floats(job->raw, job->count, job->within, counts);
+        count_floats(job, counts);
     else
-        count_words(job->raw, job->count, counts);
+        count_words(job, counts);
     if (job->ends)
         find_ends(job);
 }

@@ -37,9 +37,10 @@ struct int8_asym {
     }
     static __device__ __forceinline__ uint32_t encode_exact(float x, const unit_params &params, thread_tally &tally)
     {
-        int code = int8_asym_code(x, own(params));
+        bool clipped;
+        int code = int8_asym_code(x, own(params), &clipped);
 
-        tally.add(x, int8_asym_value(code, own(params)), false);
+        tally.add(x, int8_asym_value(code, own(params)), clipped);
         return (uint32_t)code;
     }
 

@@ -34,11 +34,14 @@ ELEMENT_FN struct int8_asym_params int8_asym_params_of(float below, float above)
     return params;
 }
 
-ELEMENT_FN int int8_asym_code(float x, struct int8_asym_params params)
+/* *clipped: a finite x whose quotient lies a step or more beyond the codes. What lies within the range that the parameters are
+ * of never does: rounding the zero point puts its ends half a step beyond at most. */
+ELEMENT_FN int int8_asym_code(float x, struct int8_asym_params params, bool *clipped)
 {
     float v = element_div(x, params.scale);
     float least = (float)(INT8_ASYM_LEAST - params.zero), most = (float)(INT8_ASYM_MOST - params.zero);
 
+    *clipped = element_finite(x) && (v >= most + 1 || v <= least - 1);
     if (v != v)
         return params.zero;
     v = v > most ? most : v < least ? least : v;

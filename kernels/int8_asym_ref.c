@@ -3,6 +3,14 @@
 #include "kernels/int8_asym.h"
 #include "kernels/reference.h"
 
+static void put_params(const struct codec_job *job, uint64_t unit, float below, float above)
+{
+    struct int8_asym_params params = int8_asym_params_of(below, above);
+
+    job->scale[unit] = params.scale;
+    job->zero[unit] = params.zero;
+}
+
 static void measure(const struct codec_job *job, const struct codec_view *view)
 {
     struct codec_walk walk = {0}; /* element 0 is the start of unit 0 */
@@ -21,27 +29,26 @@ static void measure(const struct codec_job *job, const struct codec_view *view)
         if (-x > element_float((uint32_t)job->zero[walk.unit]))
             job->zero[walk.unit] = (int32_t)element_bits(-x);
     }
-    for (uint64_t i = 0; i < view->units; i++) {
-        struct int8_asym_params params =
-            int8_asym_params_of(element_float((uint32_t)job->zero[i]), job->scale[i]);
-
-        job->scale[i] = params.scale;
-        job->zero[i] = params.zero;
-    }
+    for (uint64_t i = 0; i < view->units; i++)
+        put_params(job, i, element_float((uint32_t)job->zero[i]), job->scale[i]);
 }
 
 static void encode(const struct codec_job *job, const struct codec_view *view, struct codec_tally *tally)
 {
     struct codec_walk walk = {0};
 
-    measure(job, view);
+    if (job->ranged)
+        put_params(job, 0, -job->lo, job->hi);
+    else
+        measure(job, view);
     for (uint64_t i = 0; i < view->count; i++, codec_walk_step(view, &walk)) {
         const struct int8_asym_params params = {job->scale[walk.unit], job->zero[walk.unit]};
         float x = element_load(job->raw_in, job->dtype, i);
-        int code = int8_asym_code(x, params);
+        bool clipped;
+        int code = int8_asym_code(x, params, &clipped);
 
         ((int8_t *)job->data)[i] = (int8_t)code;
-        codec_tally_add(tally, x, int8_asym_value(code, params), false);
+        codec_tally_add(tally, x, int8_asym_value(code, params), clipped);
     }
 }
 

@@ -33,7 +33,7 @@ static __global__ void __launch_bounds__(MEASURE_THREADS)
     chunk<word, N> raw[MEASURE_LANES];
     packed<Code::bits, N> codes[MEASURE_LANES];
     thread_quality<Raw> quality(total);
-    const uint32_t within = __float_as_uint(fminf(hi, -lo));
+    const uint32_t within = __float_as_uint(fminf(hi, -lo)) & ELEMENT_ABS; /* -0 is 0 */
 
     auto load = [&](unsigned k, span<N> s) {
         raw[k] = span_load<word>(s, in);
@@ -44,9 +44,8 @@ static __global__ void __launch_bounds__(MEASURE_THREADS)
         uint64_t unit;
         bool one = unit_at<UNITS>(view, s.at, s.past, unit, walk);
         unit_params params = units.at<Code::has_zero>(unit);
-        uint32_t most = chunk_most<Raw, N>(raw[k]);
 
-        if (s.past == N && most <= within && most < ELEMENT_INF) {
+        if (s.past == N && chunk_within<Code, Raw, N>(raw[k], within, lo, hi)) {
             bool plain = is_plain(params.scale);
             float stored[N];
 
@@ -90,6 +89,7 @@ template <class Code, class Raw> static cudaError_t unit_measure(const struct co
     constexpr unsigned N = Code::template elements<Raw>;
     const struct codec_view &view = call.view;
     auto *kernel = measure_units<Code, Raw, ANY_UNITS>;
+    const float most = element_float(ELEMENT_MAX);
 
     if (!view.count)
         return cudaSuccess;
@@ -105,5 +105,5 @@ template <class Code, class Raw> static cudaError_t unit_measure(const struct co
     }
     return launch_few(kernel, chunk_blocks(view.count, MEASURE_THREADS, MEASURE_LANES * N), MEASURE_THREADS,
                       call.stream, call.in, (const void *)call.out, unit_arrays{call.scale, call.zero}, view,
-                      call.aligned, call.ranged ? call.lo : -INFINITY, call.ranged ? call.hi : INFINITY, call.tally);
+                      call.aligned, call.ranged ? call.lo : -most, call.ranged ? call.hi : most, call.tally);
 }

@@ -79,7 +79,7 @@ static __global__ void __launch_bounds__(TWO_PASS_THREADS) params_of_ranges(unit
 template <class Code, class Raw, enum unit_layout UNITS>
 static __global__ void __launch_bounds__(TWO_PASS_THREADS, 4)
     encode_units(const void *in, void *out, unit_arrays units, struct codec_view view, bool aligned,
-                 uint32_t within, struct codec_tally *total)
+                 uint32_t within, float lo, float hi, struct codec_tally *total)
 {
     typedef typename Raw::word word;
     constexpr unsigned N = Code::template elements<Raw>;
@@ -93,7 +93,7 @@ static __global__ void __launch_bounds__(TWO_PASS_THREADS, 4)
         struct codec_walk walk;
         uint64_t unit;
 
-        if (UNITS == ONE_UNIT && within != NO_RANGE && chunk_most<Raw, N>(raw[k]) > within) {
+        if (UNITS == ONE_UNIT && within != NO_RANGE && !chunk_within<Code, Raw, N>(raw[k], within, lo, hi)) {
             coded = chunk_exact<Code, Raw, N>(raw[k], units.at<Code::has_zero>(0), tally);
         } else if (unit_at<UNITS>(view, s.at, s.past, unit, walk)) {
             coded = chunk_encode<Code, Raw, N>(
@@ -116,7 +116,7 @@ static __global__ void __launch_bounds__(TWO_PASS_THREADS, 4)
 /* A range that was given, where one that was measured would be: as the range types gather it. */
 template <class Code> static cudaError_t gather_given(const struct codec_call &call, const unit_arrays &units)
 {
-    float above = call.hi, below = -call.lo;
+    float above = call.hi, below = call.lo < 0 ? -call.lo : 0;
     cudaError_t error = cudaMemcpyAsync(units.scale, &above, sizeof(above), cudaMemcpyHostToDevice, call.stream);
 
     if (Code::has_zero && !error)
@@ -124,10 +124,10 @@ template <class Code> static cudaError_t gather_given(const struct codec_call &c
     return error;
 }
 
-/* The bits of the largest magnitude that lies within on either side: a chunk with a larger one goes the exact way. */
+/* The bits of the largest magnitude that lies within on either side. A chunk that does not goes the exact way. */
 static inline uint32_t bits_within(const struct codec_call &call)
 {
-    return element_bits(call.hi < -call.lo ? call.hi : -call.lo);
+    return element_bits(call.hi < -call.lo ? call.hi : -call.lo) & ELEMENT_ABS; /* -0 is 0 */
 }
 
 template <class Code, class Raw> static cudaError_t two_pass_encode(const struct codec_call &call)
@@ -164,5 +164,5 @@ template <class Code, class Raw> static cudaError_t two_pass_encode(const struct
         return columns_encode<Code, Raw>(call);
     return launch_few(view.units == 1 ? encode_units<Code, Raw, ONE_UNIT> : encode_units<Code, Raw, ANY_UNITS>,
                       blocks, threads, call.stream, call.in, call.out, units, view, call.aligned,
-                      call.ranged ? bits_within(call) : NO_RANGE, call.tally);
+                      call.ranged ? bits_within(call) : NO_RANGE, call.lo, call.hi, call.tally);
 }

@@ -136,6 +136,26 @@ struct ends_range {
     }
 };
 
+/* Whether all of a chunk lies within a range that was given; bits is the magnitude of its nearer end. What may reach farther to one
+ * side than to the other is looked at by elements where that does not tell. */
+template <class Code, class Raw, unsigned N>
+static __device__ __forceinline__ bool chunk_within(const chunk<typename Raw::word, N> &raw, uint32_t bits, float lo, float hi)
+{
+    if (chunk_most<Raw, N>(raw) <= bits)
+        return true;
+    if constexpr (Code::has_zero) {
+        float x[N];
+        bool within = true;
+
+        chunk_up<Raw, N>(raw, x);
+#pragma unroll
+        for (unsigned i = 0; i < N; i++)
+            within = within && x[i] >= lo && x[i] <= hi;
+        return within;
+    }
+    return false;
+}
+
 /* How a kernel finds the unit of a chunk. */
 enum unit_layout {
     ONE_UNIT,

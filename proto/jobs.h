@@ -74,6 +74,14 @@ static inline bool job_takes_bins(const struct job_calibration *calibration)
     return method != calibration->method && method != HBM_CALIBRATE_MINMAX && method != HBM_CALIBRATE_AVERAGE;
 }
 
+/* Whether an asymmetric range could be found only in counts that have signs. */
+static inline bool job_wants_signs(const struct job_calibration *calibration)
+{
+    return calibration->lo < 0 && calibration->hi > 0 &&
+           (calibration->method == (HBM_CALIBRATE_OBSERVED | HBM_CALIBRATE_PERCENTILE) ||
+            calibration->method == (HBM_CALIBRATE_OBSERVED | HBM_CALIBRATE_MSE));
+}
+
 struct job_receipt {
     struct hbm_receipt receipt;
     struct hbm_quality quality;

@@ -65,7 +65,7 @@ static bool parse_observed(const char *text, struct job_calibration *calibration
 bool calibration_parse(const char *text, struct hbm_encoding *encoding, struct job_calibration *calibration,
                        const char **why)
 {
-    bool is_int8 = encoding->codec == HBM_CODEC_INT8;
+    bool is_int8 = encoding->codec == HBM_CODEC_INT8 || encoding->codec == HBM_CODEC_INT8_ASYM;
 
     *calibration = (struct job_calibration){.method = HBM_CALIBRATE_MINMAX};
     if (text && !parse_observed(text, calibration) && !parse_method(text, calibration))
@@ -76,9 +76,9 @@ bool calibration_parse(const char *text, struct hbm_encoding *encoding, struct j
         return true;
     if (!is_int8 && encoding->codec != HBM_CODEC_FP8_E4M3 && encoding->codec != HBM_CODEC_FP8_E5M2)
         return refuse(why,
-                      "a range that clips is for int8, fp8-e4m3 and fp8-e5m2: others are calibrated by minmax");
+                      "a range that clips is for int8, int8-asym, fp8-e4m3 and fp8-e5m2: others are calibrated by minmax");
     if ((calibration->method & ~(unsigned)HBM_CALIBRATE_OBSERVED) == HBM_CALIBRATE_ENTROPY && !is_int8)
-        return refuse(why, "entropy is for int8, whose codes are even: take mse or a percentile");
+        return refuse(why, "entropy is for int8 and int8-asym, whose codes are even: take mse or a percentile");
     if (encoding->granularity == GRANULARITY_DEFAULT)
         encoding->granularity = HBM_PER_TENSOR;
     if (encoding->granularity != HBM_PER_TENSOR)
@@ -88,7 +88,7 @@ bool calibration_parse(const char *text, struct hbm_encoding *encoding, struct j
 
 /* ---- For a buffer ---- */
 
-static int from_observation(const struct buffer *from, struct recode *recode, const char **why)
+static int from_observation(const struct buffer *from, unsigned codec, struct recode *recode, const char **why)
 {
     struct job_calibration *calibration = &recode->calibration;
     bool average = calibration->method == (HBM_CALIBRATE_AVERAGE | HBM_CALIBRATE_OBSERVED);
@@ -107,6 +107,11 @@ static int from_observation(const struct buffer *from, struct recode *recode, co
     calibration->hi = hi > 0 ? hi : 0;
     calibration->dtype = from->dtype;
     recode->observation = job_takes_bins(calibration) ? from->observation->id : 0;
+    if (hbm_codec_zero_bytes(codec) && job_wants_signs(calibration)) {
+        *why = "elements on both sides of 0 were observed, and counted without signs, which an asymmetric range by percentile or mse needs: "
+               "calibrate by observed, observed:average or observed:entropy, or without observed";
+        return HBM_E_INVALID;
+    }
     if (calibration->lo < 0 || calibration->hi > 0)
         return 0;
     *why = "nothing but zeros was observed, or nothing finite: that is no range";
@@ -124,7 +129,7 @@ int calibration_for(const struct buffer *buffer, const struct principal *who, co
     if (*args->observed)
         from = names_resolve(&buffer->core->buffer_names, who, args->observed);
     if (from && buffer_visible(from, who))
-        return from_observation(from, recode, why);
+        return from_observation(from, args->encoding.codec, recode, why);
     *why = "no buffer has the name of the one whose observed ranges are to be used";
     return HBM_E_NOT_FOUND;
 }

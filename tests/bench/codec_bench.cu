@@ -184,7 +184,7 @@ static void clip_row(const buffers &m, const char *name, unsigned dtype, unsigne
 /* One read; beside it a copy of half as much, which reads and writes as many bytes. */
 static void histogram_row(const buffers &m, const char *name, unsigned dtype, uint32_t within)
 {
-    histogram_job job = {m.a, ELEMENTS, dtype, within, nullptr};
+    histogram_job job = {m.a, ELEMENTS, dtype, within, nullptr, HISTOGRAM_BOTH};
 
     row(m, name, ELEMENTS * (hbm_dtype_bits(dtype) / 8),
         [&] { must(histogram_cuda(&job, reinterpret_cast<uint64_t *>(m.b), nullptr), name); });

@@ -157,6 +157,27 @@ def test_a_calibrated_range_clips_outliers_and_the_receipt_names_it(shared, meth
     assert receipt["method"] == row["method"] and receipt["clipped"] == row["clipped"]
 
 
+@pytest.mark.parametrize("method", ["percentile:99", "mse", "entropy", "range:2.5"])
+def test_an_asymmetric_range_clips_either_end_by_itself(shared, method):
+    values = [math.sin(i * i) + 0.75 for i in range(5000)]
+    values[::1000] = [300.0, 300.0, 300.0, 300.0, 0.0]
+    load(shared, {"t": values})
+    row, = compress(shared, "m/t", "int8-asym", None, "--calibrate", method)
+    lo, hi = row["range"]
+    assert row["method"] == method.removesuffix(":2.5") and row["encoding"] == "int8-asym per tensor"
+    if method.startswith("percentile"):
+        assert abs(lo - sorted(values)[25]) < 1e-6 and abs(hi - sorted(values)[4974]) < 1e-6, "25 elements beyond either end"
+    elif method == "range:2.5":
+        assert (lo, hi) == (-2.5, 2.5)
+    else:
+        assert -0.25 <= lo < -0.2 and hi <= 300
+    step, = struct.unpack("<f", get(shared, "m/t.scale"))
+    assert abs(step * 255 - (hi - lo)) <= 0.01 * (hi - lo)
+    back = values_of(shared, "m/t")
+    assert all(abs(x - min(max(y, lo), hi)) <= 1.01 * step for x, y in zip(back, values))
+    assert row["clipped"] == sum(abs(x - y) >= step * 1.01 for x, y in zip(back, values)) == (0 if method == "mse" else 4)
+
+
 def test_the_id_stays_and_the_version_goes_up(shared):
     load(shared, {"t": [1.0, 2.0, 3.5]})
     before = row_of(shared, "m/t")

@@ -90,6 +90,27 @@ def test_a_buffer_is_encoded_by_what_was_observed_of_another(shared, client, met
         ctl_done(shared, "free", "coded")
 
 
+def test_an_asymmetric_code_takes_both_ends_of_what_was_observed(shared, client):
+    def ranges_of(name, *methods):
+        for method in methods:
+            row, = ctl_json(shared, "compress", name, "--codec", "int8-asym", "--calibrate", method, "--mode", "copy", "--as", "coded")
+            ctl_done(shared, "free", "coded")
+            assert row["encoding"] == "int8-asym per tensor" and row["method"] == method
+            yield row["range"]
+
+    with activations(client, "both") as write, activations(client, "relu") as relu:
+        write(floats(evenly(-1, 4)))
+        relu(floats(evenly(0, 4)))
+        observe(shared, "both")
+        observe(shared, "relu")
+        assert list(ranges_of("both", "observed:minmax", "observed:average", "percentile:100")) == [[-1, 4]] * 3
+        for method in ("observed:percentile:99", "observed:mse"):
+            ctl_refused(shared.ctl("compress", "both", "--codec", "int8-asym", "--calibrate", method), 1, "signs", "calibrate by observed")
+        for (lo, hi), (_, own) in zip(ranges_of("relu", "observed:percentile:90", "observed:mse", "observed:entropy"),
+                                      ranges_of("relu", "percentile:90", "mse", "entropy")):
+            assert lo == 0 and own * 0.99 <= hi <= own * 1.01
+
+
 def test_a_range_of_16_bit_floats_is_that_of_the_elements_themselves(shared, client):
     """One batch observed is the tensor itself: the same range, by each method."""
     values = [math.sin(i * i) * (100 if i == 77 else 1) for i in range(N)]
@@ -165,6 +186,8 @@ def test_ranges_leave_as_a_calibration_file_and_come_back(shared, kind):
     now = seen(shared, "m/a")
     assert now["imported"] and now["batches"] == 0 and now["average"] is None
     assert [round(x, 5) for x in now["range"]] == [lo, 9], "TensorRT's are symmetric"
+    row, = ctl_json(shared, "compress", "m/a", "--codec", "int8-asym", "--calibrate", "observed", "--mode", "copy", "--as", "copy")
+    assert [round(x, 5) for x in row["range"]] == [lo, 9], "an asymmetric code has both ends"
     row, = ctl_json(shared, "compress", "m/a", "--codec", "int8", "--calibrate", "observed")
     assert round(row["range"][1], 5) == 9 and row["method"] == "observed:minmax"
     ctl_refused(shared.ctl("compress", "m/b", "--codec", "int8", "--calibrate", "observed:mse"), 1, "imported")

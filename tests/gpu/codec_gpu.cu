@@ -173,7 +173,7 @@ static std::string histogram(unsigned dtype)
                 for (unsigned misalign = 0; misalign < 2; misalign++) {
                     if (within != HISTOGRAM_ALL && dtype != HBM_F32)
                         continue;
-                    histogram_job job = {nullptr, count, dtype, within, nullptr};
+                    histogram_job job = {nullptr, count, dtype, within, nullptr, HISTOGRAM_BOTH};
                     std::string why = counts_differ(on, samples(dtype, (pattern)p, count), job, misalign);
                     if (!why.empty())
                         return why + " (" + std::to_string(count) + " elements, " + pattern_names[p] + ")";

@@ -169,6 +169,32 @@ static void where_nothing_was_observed_there_is_no_range(void **state)
     assert_true(buffer->observation->seen.lo == 0 && !buffer->observation->seen.imported);
 }
 
+static void an_asymmetric_range_keeps_both_ends_and_needs_signs_only_where_there_are_two(void **state)
+{
+    (void)state;
+    struct buffer *buffer = make_kept(&w, "w", 64, 256);
+    write_batch(buffer, -1, 4);
+    observe("w");
+    struct compress_args args = {.encoding = {.codec = HBM_CODEC_INT8_ASYM, .granularity = HBM_PER_TENSOR}};
+    const char *ways[] = {"observed", "observed:average", "observed:entropy"}, *signs[] = {"observed:mse", "observed:percentile:99"}, *why;
+    struct recode recode = {0};
+    for (unsigned i = 0; i < 3; i++) {
+        assert_true(calibration_parse(ways[i], &args.encoding, &args.calibration, &why));
+        assert_int_equal(calibration_for(buffer, &alice, &args, &recode, &why), 0);
+        assert_true(recode.calibration.lo == -1 && recode.calibration.hi == 4);
+    }
+    for (unsigned i = 0; i < 2; i++) {
+        assert_true(calibration_parse(signs[i], &args.encoding, &args.calibration, &why));
+        assert_int_equal(calibration_for(buffer, &alice, &args, &recode, &why), HBM_E_INVALID);
+        assert_non_null(strstr(why, "signs"));
+        buffer->observation->seen.lo = 0.5f;
+        assert_int_equal(calibration_for(buffer, &alice, &args, &recode, &why), 0);
+        buffer->observation->seen.lo = -1;
+    }
+    args.encoding.granularity = HBM_PER_CHANNEL;
+    assert_false(calibration_parse("mse", &args.encoding, &args.calibration, &why));
+}
+
 static void what_is_forgotten_while_it_is_needed_ends_the_compression(void **state)
 {
     (void)state;
@@ -375,6 +401,7 @@ int core_observe_cases(void)
         CASE(a_range_that_was_observed_is_used_for_that_or_another_buffer),
         CASE(what_was_observed_of_anothers_is_of_use_to_who_may_see_it),
         CASE(where_nothing_was_observed_there_is_no_range),
+        CASE(an_asymmetric_range_keeps_both_ends_and_needs_signs_only_where_there_are_two),
         CASE(what_is_forgotten_while_it_is_needed_ends_the_compression),
         CASE(what_can_not_be_observed_is_refused_or_skipped_with_the_reason),
         CASE(a_failure_adds_nothing_and_says_how_many_were_added_before),

@@ -7,6 +7,7 @@
 #define N (1u << 16)
 
 static const struct hbm_encoding int8_tensor = {.codec = HBM_CODEC_INT8, .stored = HBM_I8};
+static const struct hbm_encoding asym_tensor = {.codec = HBM_CODEC_INT8_ASYM, .stored = HBM_I8};
 
 static int by_value(const void *a, const void *b)
 {
@@ -14,27 +15,62 @@ static int by_value(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* As the worker finds it. */
+/* As the worker finds them: the counts of a side, and its magnitude of a rank. */
+struct side {
+    struct histogram_job job;
+    uint64_t *bins, finite;
+};
+
+static struct side count_side(const void *raw, unsigned dtype, uint64_t n, enum histogram_side which)
+{
+    struct side side = {.job = {.raw = raw, .count = n, .dtype = dtype, .within = HISTOGRAM_ALL, .side = which},
+                        .bins = calloc(HISTOGRAM_BINS, sizeof(*side.bins))};
+
+    histogram_host(&side.job, side.bins);
+    side.finite = calibrate_finite(side.bins, dtype);
+    return side;
+}
+
+static float magnitude_at(const struct side *side, uint64_t rank)
+{
+    struct histogram_job job = side->job;
+
+    if (!rank)
+        return 0;
+    job.within = calibrate_bin(side->bins, &rank);
+    if (job.dtype != HBM_F32)
+        return histogram_value(job.dtype, job.within);
+    uint64_t *fine = calloc(HISTOGRAM_FINE, sizeof(*fine));
+    histogram_host(&job, fine);
+    float found = element_float(job.within << 16 | calibrate_bin(fine, &rank));
+    free(fine);
+    return found;
+}
+
 static float range_of(const void *raw, unsigned dtype, uint64_t n, const struct hbm_encoding *encoding, unsigned method, double parameter)
 {
-    struct histogram_job job = {.raw = raw, .count = n, .dtype = dtype, .within = HISTOGRAM_ALL};
-    uint64_t *bins = calloc(HISTOGRAM_BINS, sizeof(*bins)), *fine = calloc(HISTOGRAM_FINE, sizeof(*fine));
-    float most = 0, found;
+    struct side all = count_side(raw, dtype, n, HISTOGRAM_BOTH);
+    float most = magnitude_at(&all, all.finite ? calibrate_rank(all.finite, method, parameter) : 0);
+    struct calibrate_range found = {-most, most};
+    const struct calibrate_counts counts = {.above = all.bins, .dtype = dtype};
 
-    histogram_host(&job, bins);
-    uint64_t finite = calibrate_finite(bins, dtype);
-    if (finite) {
-        uint64_t rank = calibrate_rank(finite, method, parameter);
-        uint32_t bin = job.within = calibrate_bin(bins, &rank);
-        most = histogram_value(dtype, bin);
-        if (dtype == HBM_F32) {
-            histogram_host(&job, fine);
-            most = element_float(bin << 16 | calibrate_bin(fine, &rank));
-        }
-    }
-    assert_true(calibrate_search(bins, dtype, encoding, method, most, &found));
-    free(bins);
-    free(fine);
+    assert_true(calibrate_search(&counts, encoding, method, &found));
+    assert_true(found.lo == -found.hi);
+    free(all.bins);
+    return found.hi;
+}
+
+static struct calibrate_range ends_of(const void *raw, unsigned dtype, uint64_t n, unsigned method, double parameter)
+{
+    struct side above = count_side(raw, dtype, n, HISTOGRAM_ABOVE), below = count_side(raw, dtype, n, HISTOGRAM_BELOW);
+    uint64_t finite = above.finite + below.finite;
+    struct calibrate_range found = {-magnitude_at(&below, calibrate_side_rank(below.finite, finite, method, parameter)),
+                                    magnitude_at(&above, calibrate_side_rank(above.finite, finite, method, parameter))};
+    const struct calibrate_counts counts = {above.bins, below.bins, dtype};
+
+    assert_true(calibrate_search(&counts, &asym_tensor, method, &found));
+    free(above.bins);
+    free(below.bins);
     return found;
 }
 
@@ -65,28 +101,78 @@ static void a_percentile_is_that_of_the_sorted_magnitudes(void **state)
     free(raw);
 }
 
-static struct coded encode_within(const float *x, unsigned n, struct hbm_encoding encoding, float most)
+/* Skewed, with outliers on the far side, one value that is all over the place, and what is not finite. */
+static float *skewed(unsigned n, float by)
+{
+    float *x = normals(n);
+
+    for (unsigned i = 0; i < n; i++)
+        x[i] = i % 7 ? x[i] * 0.5f + by : 0.125f;
+    x[3] = by * 40, x[8] = -1e-6f, x[9] = -0.0f, x[10] = NAN, x[11] = -INFINITY;
+    return x;
+}
+
+static void a_percentile_of_both_tails_is_that_of_the_sorted_elements(void **state)
+{
+    static const unsigned dtypes[] = {HBM_F32, HBM_F16, HBM_BF16};
+    static const double percents[] = {1e-9, 1, 50, 99, 99.9, 99.99, 100};
+    static const float shifts[] = {0, 0.4f, -1, 6, -6};
+    float *sorted = malloc(N * sizeof(*sorted)), *raw = malloc(N * sizeof(*raw));
+    (void)state;
+
+    for (unsigned d = 0; d < COUNT(dtypes); d++)
+        for (unsigned k = 0; k < COUNT(shifts); k++) {
+            float *x = skewed(N, shifts[k]);
+            unsigned n = 0;
+            for (unsigned i = 0; i < N; i++) {
+                store(raw, dtypes[d], i, x[i]);
+                if (isfinite(x[i]))
+                    sorted[n++] = load(raw, dtypes[d], i);
+            }
+            qsort(sorted, n, sizeof(*sorted), by_value);
+            for (unsigned p = 0; p < COUNT(percents); p++) {
+                unsigned beyond = (unsigned)((n - n * (percents[p] / 100)) / 2);
+                struct calibrate_range found = ends_of(raw, dtypes[d], N, HBM_CALIBRATE_PERCENTILE, percents[p]);
+                assert_true(found.lo == fminf(sorted[beyond], 0) && found.hi == fmaxf(sorted[n - 1 - beyond], 0));
+            }
+            free(x);
+        }
+    free(sorted);
+    free(raw);
+}
+
+static struct coded encode_between(const float *x, unsigned n, struct hbm_encoding encoding, float lo, float hi)
 {
     struct coded c = encode_flat(HBM_F32, encoding.codec, x, n);
 
     c.job.ranged = true;
-    c.job.lo = -most;
-    c.job.hi = most;
+    c.job.lo = lo;
+    c.job.hi = hi;
     codec_encode_host(&c.job, &c.receipt);
     codec_decode_host(&c.job);
     memcpy(c.back, c.job.raw_out, n * sizeof(float));
     return c;
 }
 
-static double noise_within(const float *x, unsigned n, struct hbm_encoding encoding, float most)
+static struct coded encode_within(const float *x, unsigned n, struct hbm_encoding encoding, float most)
 {
-    struct coded c = encode_within(x, n, encoding, most);
+    return encode_between(x, n, encoding, -most, most);
+}
+
+static double noise_between(const float *x, unsigned n, struct hbm_encoding encoding, float lo, float hi)
+{
+    struct coded c = encode_between(x, n, encoding, lo, hi);
     double noise = 0;
 
     for (unsigned i = 0; i < n; i++)
         noise += ((double)x[i] - c.back[i]) * ((double)x[i] - c.back[i]);
     release(&c);
     return noise;
+}
+
+static double noise_within(const float *x, unsigned n, struct hbm_encoding encoding, float most)
+{
+    return noise_between(x, n, encoding, -most, most);
 }
 
 static void mse_is_as_good_as_the_best_of_many_ranges(void **state)
@@ -106,6 +192,63 @@ static void mse_is_as_good_as_the_best_of_many_ranges(void **state)
         assert_true(noise <= least * 1.02);
     }
     free(x);
+}
+
+#define RARE 8u   /* the first elements */
+#define OFTEN 10000 /* how many there are of each of the others */
+
+static double noise_of_many(const float *x, unsigned n, float lo, float hi)
+{
+    struct coded c = encode_between(x, n, asym_tensor, lo, hi);
+    double noise = 0;
+
+    for (unsigned i = 0; i < n; i++)
+        noise += (i < RARE ? 1 : OFTEN) * ((double)x[i] - c.back[i]) * ((double)x[i] - c.back[i]);
+    release(&c);
+    return noise;
+}
+
+static struct side count_many(const uint16_t *raw, unsigned n, enum histogram_side which)
+{
+    struct side side = count_side(raw + RARE, HBM_BF16, n - RARE, which);
+
+    for (unsigned bin = 0; bin < HISTOGRAM_BINS; bin++)
+        side.bins[bin] *= OFTEN;
+    side.job.raw = raw;
+    side.job.count = RARE;
+    histogram_host(&side.job, side.bins);
+    return side;
+}
+
+static void mse_of_two_ends_is_as_good_as_the_best_of_many_pairs(void **state)
+{
+    static const float sides[][4] = {{1, 0.2f, 40, -0.7f}, {0.3f, 1, 3, -50}, {1, 1, 30, -70}, {1, 0, 60, 9}}; /* scales, and outliers */
+    const unsigned n = N / 32;
+    uint16_t *raw = malloc(n * sizeof(*raw));
+    (void)state;
+
+    for (unsigned k = 0; k < COUNT(sides); k++) {
+        float *x = normals(n);
+        for (unsigned i = 0; i < n; i++) {
+            store(raw, HBM_BF16, i, i < RARE ? sides[k][2 + i % 2] : x[i] * sides[k][x[i] < 0]);
+            x[i] = load(raw, HBM_BF16, i);
+        }
+        struct side above = count_many(raw, n, HISTOGRAM_ABOVE), below = count_many(raw, n, HISTOGRAM_BELOW);
+        const struct calibrate_counts counts = {above.bins, below.bins, HBM_BF16};
+        const struct calibrate_range most = ends_of(raw, HBM_BF16, n, HBM_CALIBRATE_PERCENTILE, 100);
+        struct calibrate_range found = most;
+        assert_true(calibrate_search(&counts, &asym_tensor, HBM_CALIBRATE_MSE, &found));
+        assert_true(found.lo >= most.lo && found.hi <= most.hi);
+        double noise = noise_of_many(x, n, found.lo, found.hi), least = INFINITY;
+        for (double hi = 1; hi > 0.02; hi /= 1.08)
+            for (double lo = 1; lo > 0.02; lo /= 1.08)
+                least = fmin(least, noise_of_many(x, n, (float)(most.lo * lo), (float)(most.hi * hi)));
+        assert_true(noise <= least * 1.02);
+        assert_true(noise < 0.7 * noise_of_many(x, n, most.lo, most.hi));
+        free(above.bins), free(below.bins);
+        free(x);
+    }
+    free(raw);
 }
 
 /* As the method was published, over the magnitudes themselves. */
@@ -154,6 +297,56 @@ static void entropy_finds_what_the_published_method_finds(void **state)
         x[i * 100] = i % 2 ? 20 : -18;
     double wanted = entropy_by_hand(x, N), found = range_of(x, HBM_F32, N, &int8_tensor, HBM_CALIBRATE_ENTROPY, 0);
     assert_true(found < 10 && fabs(found - wanted) <= 0.05 * wanted);
+    free(x);
+}
+
+static void entropy_of_two_ends_is_that_of_magnitudes_but_no_farther_than_the_elements_reach(void **state)
+{
+    float *x = normals(N);
+    (void)state;
+
+    for (unsigned i = 0; i < 10; i++)
+        x[i * 100] = 20;
+    for (unsigned i = 0; i < N; i++)
+        x[i] = x[i] < -1 ? -1 : x[i];
+    float wanted = range_of(x, HBM_F32, N, &int8_tensor, HBM_CALIBRATE_ENTROPY, 0);
+    struct calibrate_range found = ends_of(x, HBM_F32, N, HBM_CALIBRATE_ENTROPY, 0);
+    assert_true(wanted < 10 && found.lo == -1 && fabsf(found.hi - wanted) <= 0.05f * wanted);
+    free(x);
+}
+
+static void what_lies_between_two_given_ends_misses_half_a_step_and_the_rest_is_counted(void **state)
+{
+    static const float ends[][2] = {{-0.5f, 3}, {0, 2}, {-2.5f, 0}, {-1.75f, 0.3f}, {-2, 2}};
+    static const unsigned dtypes[] = {HBM_F32, HBM_BF16};
+    float *x = normals(N);
+    (void)state;
+
+    x[3] = NAN, x[4] = INFINITY, x[5] = 1e30f, x[6] = -1e30f;
+    for (unsigned i = 0; i < COUNT(ends) * COUNT(dtypes); i++) {
+        float lo = ends[i / 2][0], hi = ends[i / 2][1];
+        float *raw = malloc(N * sizeof(*raw));
+        for (unsigned k = 0; k < N; k++)
+            store(raw, dtypes[i % 2], k, x[k]);
+        for (unsigned k = 0; k < N; k++)
+            x[k] = load(raw, dtypes[i % 2], k);
+        struct coded c = encode_between(x, N, asym_tensor, lo, hi);
+        float step = *c.job.scale;
+        uint64_t clipped = 0;
+        for (unsigned k = 0; k < N; k++) {
+            bool within = x[k] >= lo && x[k] <= hi;
+            float code = ((const int8_t *)c.job.data)[k];
+            clipped += isfinite(x[k]) && (x[k] / step >= 128 - *c.job.zero || x[k] / step <= -129 - *c.job.zero);
+            if (within)
+                assert_true(fabsf(x[k] - c.back[k]) <= 0.5001f * step);
+            else if (isfinite(x[k]) && fabsf(x[k] - c.back[k]) > step)
+                assert_true(code == (x[k] > 0 ? 127 : -128));
+        }
+        assert_true(fabsf(step * 255 - (hi - lo)) <= 0.01f * (hi - lo) || hi == -lo);
+        assert_true(clipped > 0 && c.receipt.clipped_fraction == (double)clipped / N);
+        release(&c);
+        free(raw);
+    }
     free(x);
 }
 
@@ -223,6 +416,8 @@ static void tensors_with_nothing_to_choose_from_have_their_ends(void **state)
     for (unsigned i = 0; i < COUNT(cases); i++) {
         assert_true(range_of(cases[i].x, HBM_F32, cases[i].n, &int8_tensor, HBM_CALIBRATE_PERCENTILE, 100) == cases[i].most);
         for (unsigned method = HBM_CALIBRATE_MSE; method <= HBM_CALIBRATE_ENTROPY; method++) {
+            struct calibrate_range ends = ends_of(cases[i].x, HBM_F32, cases[i].n, method, 0);
+            assert_true(ends.lo >= -cases[i].most && ends.lo <= 0 && ends.hi >= 0 && ends.hi <= cases[i].most && (ends.lo < ends.hi || cases[i].most == 0));
             float found = range_of(cases[i].x, HBM_F32, cases[i].n, &int8_tensor, method, 0);
             assert_true(found >= 0 && found <= cases[i].most && (found > 0 || cases[i].most == 0));
         }
@@ -277,6 +472,10 @@ int main(void)
         cmocka_unit_test(what_lies_within_a_given_range_misses_half_a_step_and_the_rest_is_counted),
         cmocka_unit_test(clipping_ten_outliers_gives_the_inliers_their_40_dB),
         cmocka_unit_test(tensors_with_nothing_to_choose_from_have_their_ends),
+        cmocka_unit_test(a_percentile_of_both_tails_is_that_of_the_sorted_elements),
+        cmocka_unit_test(mse_of_two_ends_is_as_good_as_the_best_of_many_pairs),
+        cmocka_unit_test(entropy_of_two_ends_is_that_of_magnitudes_but_no_farther_than_the_elements_reach),
+        cmocka_unit_test(what_lies_between_two_given_ends_misses_half_a_step_and_the_rest_is_counted),
         cmocka_unit_test(the_largest_half_is_a_range_as_any),
         cmocka_unit_test(the_ends_beside_a_histogram_are_those_of_what_is_finite),
     };

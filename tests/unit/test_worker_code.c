@@ -120,6 +120,27 @@ static void what_is_observed_is_counted_and_a_range_is_found_in_the_counts(void 
     encode.calibration.method = HBM_CALIBRATE_OBSERVED;
     expect(ask_job(&worker, JOB_ENCODE, &encode, fds, 2, &reply, NULL), 0);
     assert_true(quality->hi == 90 && quality->lo == -90);
+
+    /* An asymmetric one keeps its ends; in counts without signs it is found where there is but one, or signs do not matter. */
+    encode.code.encoding.codec = HBM_CODEC_INT8_ASYM;
+    encode.code.scale_offset = 2048;
+    expect(ask_job(&worker, JOB_ENCODE, &encode, fds, 2, &reply, NULL), 0);
+    assert_true(quality->hi == 90 && quality->lo == -2);
+    encode.calibration.method = HBM_CALIBRATE_OBSERVED | HBM_CALIBRATE_ENTROPY;
+    expect(ask_job(&worker, JOB_ENCODE, &encode, fds, 3, &reply, NULL), 0);
+    assert_true(quality->hi > 1 && quality->hi < 90 && quality->lo <= -1 && quality->lo >= -2);
+    for (unsigned method = HBM_CALIBRATE_PERCENTILE; method <= HBM_CALIBRATE_MSE; method++) {
+        encode.calibration.method = HBM_CALIBRATE_OBSERVED | method, encode.calibration.parameter = 98;
+        encode.calibration.lo = -2, encode.calibration.hi = 90;
+        expect(ask_job(&worker, JOB_ENCODE, &encode, fds, 3, &reply, NULL), HBM_E_UNSUPPORTED);
+        encode.calibration.lo = 0;
+        expect(ask_job(&worker, JOB_ENCODE, &encode, fds, 3, &reply, NULL), 0);
+        assert_true(quality->hi > 1 && quality->hi <= 90 && quality->lo == 0 && quality->method == encode.calibration.method);
+        encode.calibration.lo = -90, encode.calibration.hi = 0;
+        expect(ask_job(&worker, JOB_ENCODE, &encode, fds, 3, &reply, NULL), 0);
+        assert_true(quality->lo < -1 && quality->lo >= -90 && quality->hi == 0);
+    }
+    encode.code.encoding.codec = HBM_CODEC_INT8;
     encode.calibration.method = HBM_CALIBRATE_OBSERVED | HBM_CALIBRATE_GIVEN;
     expect(ask_job(&worker, JOB_ENCODE, &encode, fds, 3, &reply, NULL), HBM_E_UNSUPPORTED);
     close(fds[2]);
