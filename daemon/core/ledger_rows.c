@@ -124,6 +124,12 @@ void ledger_put_arena(struct core *core, const struct arena *arena)
     ledger_write(core, LEDGER_ARENA, arena->id, &pack);
 }
 
+/* As its model is sealed: its row is not written again for that, and says nothing without the model's. */
+static bool gets_name(const struct buffer *buffer)
+{
+    return buffer->model && buffer->model->state == MODEL_BUILDING;
+}
+
 void ledger_put_buffer(struct core *core, const struct buffer *buffer)
 {
     struct pack pack = {0};
@@ -134,7 +140,7 @@ void ledger_put_buffer(struct core *core, const struct buffer *buffer)
     pack_u64(&pack, buffer->model ? buffer->model->id : 0);
     pack_u64(&pack, buffer->parent ? buffer->parent->id : 0);
     pack_text(&pack, buffer->name);
-    pack_u32(&pack, buffer->listed);
+    pack_u32(&pack, buffer->listed || gets_name(buffer));
     pack_u32(&pack, buffer->dtype);
     pack_u32(&pack, buffer->rank);
     pack_bytes(&pack, buffer->dims, sizeof(buffer->dims));

@@ -112,13 +112,18 @@ struct model *model_free(struct model *model)
 {
     struct core *core = model->core;
 
+    ledger_begin(core);
     ledger_drop(core, model->id); /* first: without it, none of its buffers comes back */
+    list_for_each (node, &model->buffers)
+        ledger_drop(core, list_entry(node, struct buffer, model_node)->id);
+    ledger_end(core);
     model_unlist(model);
     while (!list_empty(&model->buffers))
         buffer_free(list_entry(list_first(&model->buffers), struct buffer, model_node));
     drop_metadata(model);
     list_unlink(&model->node);
     core->n_models--;
+    ledger_drop(core, model->id); /* again: a ledger made anew meanwhile, after want of memory, has a row of it */
     idmap_remove(&core->ids, model->id);
     model_wake_waiters(model);
     free(model->order);

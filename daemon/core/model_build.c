@@ -9,10 +9,14 @@
 
 #include "daemon/base/cleanup.h"
 #include "daemon/base/fd_reserve.h"
+#include "daemon/core/hold.h"
 #include "daemon/core/ledger.h"
 #include "daemon/core/names.h"
 #include "daemon/core/weight.h"
 #include "proto/memfd.h"
+
+#define BUFFERS_A_TURN 2048u /* a millisecond or two each turn of the loop */
+#define TURN_MS 1
 
 struct build {
     struct core *core;
@@ -22,6 +26,11 @@ struct build {
     void *bytes;
     uint64_t *offsets;  /* of each buffer in its arena */
     struct extent_create *creates;
+    struct arena **arenas; /* of the groups; NULL: no buffer of it is made yet */
+    struct transition hold; /* of these: nobody moves what is half there */
+    uint32_t made;          /* buffers */
+    struct timer timer;     /* the next turn */
+    struct model_wait gone; /* the daemon ends in between */
     struct store_request store_metadata;
     size_t waiting; /* creates and stores under way, plus one while they are being started */
     uint32_t flags; /* as it was asked for */
@@ -32,8 +41,12 @@ struct build {
 
 static void build_free(struct build *build)
 {
+    list_unlink(&build->gone.node);
+    timer_stop(build->core, &build->timer);
+    transition_clear(&build->hold);
     for (uint32_t i = 0; build->creates && i < build->table.header->n_arenas; i++)
         extent_unref(build->creates[i].extent);
+    free(build->arenas);
     free(build->creates);
     free(build->offsets);
     free(build->bytes);
@@ -42,6 +55,7 @@ static void build_free(struct build *build)
 
 static void give_up(struct build *build, int error, const char *detail)
 {
+    list_unlink(&build->gone.node);
     model_free(build->model);
     call_refuse(build->call, error, "%s", detail);
     build_free(build);
@@ -124,99 +138,121 @@ static uint64_t layout_hash(const struct table *table)
 
 /* ---- The memory ---- */
 
-/* arenas[i] takes the extent of group i. Those made before a failure stay in the array. */
-static int make_arenas(struct build *build, struct arena **arenas)
+/* The group's, held until all buffers are made. A group without buffers is nothing that anyone could keep. NULL: memory is
+ * out. */
+static struct arena *arena_of_group(struct build *build, uint32_t group)
 {
-    const struct table *table = &build->table;
     struct model *model = build->model;
+    struct arena *arena = build->arenas[group];
 
-    for (uint32_t i = 0; i < table->header->n_arenas; i++) {
-        arenas[i] = arena_new(build->core, model->owner, model->shared, model->mode, HBM_HANDLE_FD,
-                              table->strings + table->arenas[i].group, build->creates[i].extent);
-        if (!arenas[i]) {
-            snprintf(build->detail, sizeof(build->detail), "the owner is out of memory for its own tables");
-            return HBM_E_NO_MEMORY;
-        }
-        build->creates[i].extent = NULL; /* the arena's now */
-        arena_prefer(arenas[i], build->flags);
-    }
-    return 0;
+    if (arena)
+        return arena;
+    arena = arena_new(build->core, model->owner, model->shared, model->mode, HBM_HANDLE_FD,
+                      build->table.strings + build->table.arenas[group].group, build->creates[group].extent);
+    if (!arena)
+        return NULL;
+    build->creates[group].extent = NULL; /* the arena's now */
+    build->arenas[group] = arena;
+    arena_prefer(arena, build->flags);
+    arena->transition = &build->hold;
+    build->hold.plans[build->hold.n++].arena = arena->id;
+    model->n_arenas++;
+    return arena;
 }
 
-static int make_buffers(struct build *build, struct arena **arenas)
+static int make_buffer(struct build *build, uint32_t i)
 {
-    const struct table *table = &build->table;
+    const struct table_buffer *row = &build->table.buffers[i];
     struct model *model = build->model;
+    struct arena *arena = arena_of_group(build, row->arena);
     char name[2 * HBM_NAME_MAX];
     int error = 0;
 
-    for (uint32_t i = 0; i < table->header->n_buffers; i++) {
-        const struct table_buffer *row = &table->buffers[i];
-        snprintf(name, sizeof(name), "%s/%s", model->name, table->strings + row->name);
-        struct buffer_spec spec = {.name = name,
-                                   .unlisted = !model->listed,
-                                   .dtype = row->dtype,
-                                   .rank = row->rank,
-                                   .dims = row->dims,
-                                   .offset = build->offsets[i],
-                                   .size = row->size};
-        struct buffer *buffer = buffer_new(arenas[row->arena], &spec, &error, build->detail);
-        if (!buffer)
-            return error;
-        buffer->model = model;
-        list_append(&model->buffers, &buffer->model_node);
-        model->n_buffers++;
-        weight_add(buffer);
+    if (!arena) {
+        snprintf(build->detail, sizeof(build->detail), "the owner is out of memory for its own tables");
+        return HBM_E_NO_MEMORY;
     }
+    snprintf(name, sizeof(name), "%s/%s", model->name, build->table.strings + row->name);
+    struct buffer_spec spec = {.name = name,
+                               .unlisted = !model->listed,
+                               .dtype = row->dtype,
+                               .rank = row->rank,
+                               .dims = row->dims,
+                               .offset = build->offsets[i],
+                               .size = row->size};
+    struct buffer *buffer = buffer_new(arena, &spec, &error, build->detail);
+    if (!buffer) {
+        if (list_empty(&arena->buffers))
+            arena_free(arena);
+        return error;
+    }
+    buffer->model = model;
+    list_append(&model->buffers, &buffer->model_node);
+    model->n_buffers++;
+    weight_add(buffer);
+    ledger_put_buffer(build->core, buffer);
     return 0;
 }
 
-static int make_contents(struct build *build)
-{
-    uint32_t n = build->table.header->n_arenas;
-    _cleanup_free_ struct arena **arenas = calloc(n + 1, sizeof(*arenas));
-    int error = arenas ? make_arenas(build, arenas) : HBM_E_NO_MEMORY;
-
-    if (!error)
-        error = make_buffers(build, arenas);
-    /* A group without buffers is nothing that anyone could keep. */
-    for (uint32_t i = 0; arenas && i < n && arenas[i]; i++) {
-        if (list_empty(&arenas[i]->buffers))
-            arena_free(arenas[i]);
-        else
-            build->model->n_arenas++;
-    }
-    return error;
-}
-
-static void built(struct build *build)
+static void all_made(struct build *build)
 {
     struct call *call = build->call;
-    int error = build->error;
+    struct model *model = build->model;
+    int error = 0;
+    struct lease *lease = lease_new_model(call->session, model, HBM_RW, build->unlocked ? WIRE_UNLOCKED : 0, &error, build->detail);
 
-    if (!error && !call->session) {
-        error = HBM_E_DISCONNECTED;
-        snprintf(build->detail, sizeof(build->detail), "the session went away");
-    }
-    if (!error)
-        error = make_contents(build);
-    struct lease *lease = error ? NULL : lease_new_model(call->session, build->model, HBM_RW, build->unlocked ? WIRE_UNLOCKED : 0, &error, build->detail);
     if (!lease) {
         give_up(build, error, build->detail);
         return;
     }
+    transition_let_go(&build->hold);
     lease->builder = true;
-    build->model->builder_lease = lease->id;
-    event_emit(&build->core->events, "model.building", build->model->id, build->model->name, build->model->owner.listener,
-               build->model->owner.uid, call->session->pid, "%u buffers in %u groups", build->model->n_buffers, build->model->n_arenas);
+    model->builder_lease = lease->id;
+    event_emit(&build->core->events, "model.building", model->id, model->name, model->owner.listener, model->owner.uid,
+               call->session->pid, "%u buffers in %u groups", model->n_buffers, model->n_arenas);
     call_done(call, lease);
+    build_free(build);
+}
+
+/* Their rows too: without the model's, which its builder's commit writes, none of them comes back. */
+static void make_some(struct timer *timer)
+{
+    struct build *build = container_of(timer, struct build, timer);
+    uint32_t n = build->table.header->n_buffers, left = n - build->made;
+    uint32_t end = build->made + (left < BUFFERS_A_TURN ? left : BUFFERS_A_TURN);
+    int error = build->error;
+
+    if (!error && !build->call->session) {
+        error = HBM_E_DISCONNECTED;
+        snprintf(build->detail, sizeof(build->detail), "the session went away");
+    }
+    ledger_begin(build->core);
+    while (!error && build->made < end)
+        error = make_buffer(build, build->made++);
+    ledger_end(build->core);
+    if (error)
+        give_up(build, error, build->detail);
+    else if (end < n)
+        timer_arm(build->core, &build->timer, TURN_MS);
+    else
+        all_made(build);
+}
+
+/* Nothing but the daemon's end takes a model from whoever makes it. */
+static void model_gone(struct model_wait *wait)
+{
+    struct build *build = container_of(wait, struct build, gone);
+
+    call_refuse(build->call, HBM_E_SHUTTING_DOWN, "the daemon ends");
     build_free(build);
 }
 
 static void one_done(struct build *build)
 {
-    if (!--build->waiting)
-        built(build);
+    if (--build->waiting)
+        return;
+    list_append(&build->model->waiters, &build->gone.node);
+    make_some(&build->timer);
 }
 
 static void fail(struct build *build, int error, const char *detail)
@@ -307,18 +343,26 @@ static struct build *build_new(struct core *core, struct call *call, const struc
     build->bytes = malloc(size);
     build->offsets = calloc(header->n_buffers + 1, sizeof(*build->offsets));
     build->creates = calloc(header->n_arenas + 1, sizeof(*build->creates));
+    build->arenas = calloc(header->n_arenas + 1, sizeof(struct arena *));
+    build->hold = (struct transition){.core = core, .verb = "publish", .plans = calloc(header->n_arenas + 1, sizeof(struct plan))};
+    list_init(&build->gone.node);
+    build->gone.ready = model_gone;
+    list_init(&build->timer.node);
+    build->timer.fire = make_some;
     build->model = model_new(core, call->who.owner, args->flags & WIRE_SHARED, args->mode, args->name, args->key);
     if (build->bytes) {
         memcpy(build->bytes, header, size);
         table_open(&build->table, build->bytes, size, &why);
     }
     char ignored[HBM_DETAIL_MAX];
-    if (build->bytes && build->offsets && build->creates && build->model && (!listed || !model_list(build->model, ignored))) {
+    if (build->bytes && build->offsets && build->creates && build->arenas && build->hold.plans && build->model && (!listed || !model_list(build->model, ignored))) {
         build->model->layout_hash = layout_hash(&build->table);
         return build;
     }
     if (build->model)
         model_free(build->model);
+    free(build->hold.plans);
+    free(build->arenas);
     free(build->creates);
     free(build->offsets);
     free(build->bytes);
@@ -360,10 +404,9 @@ void model_remember(struct model *model)
 
     ledger_put_model(model->core, model);
     list_for_each(node, &model->buffers) {
-        struct buffer *buffer = list_entry(node, struct buffer, model_node);
-        if (buffer->arena != last)
-            ledger_put_arena(model->core, buffer->arena);
-        last = buffer->arena;
-        ledger_put_buffer(model->core, buffer);
+        struct arena *arena = list_entry(node, struct buffer, model_node)->arena;
+        if (arena != last)
+            ledger_put_arena(model->core, arena);
+        last = arena;
     }
 }

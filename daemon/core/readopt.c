@@ -165,8 +165,10 @@ static int adopt_all(struct readopt *readopt, struct rows rows)
         error = each(readopt, rows, LEDGER_ARENA, readopt_arena);
     if (!error)
         error = each(readopt, rows, LEDGER_MODEL, readopt_model);
+    ledger_begin(readopt->core);
     if (!error)
         error = each(readopt, rows, LEDGER_BUFFER, readopt_buffer);
+    ledger_end(readopt->core);
     if (!error)
         error = each_again(readopt, rows, LEDGER_BUFFER, readopt_part);
     if (!error)

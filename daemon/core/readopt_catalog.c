@@ -333,8 +333,12 @@ int readopt_buffer(struct readopt *readopt, struct ledger_row *row)
     read_form(in, buffer);
     if (in->failed || buffer->rank > HBM_RANK_MAX)
         return drop_row(readopt, row, "its row is damaged");
-    if (!arena || (model_id && !model))
-        return drop_row(readopt, row, arena ? "its model does not either" : "its arena does not either");
+    if (model_id && !model) { /* half of it was made, or half removed: that is not worth a line a buffer */
+        ledger_drop(core, row->id);
+        return 0;
+    }
+    if (!arena)
+        return drop_row(readopt, row, "its arena does not either");
     struct account *account = account_of(core, arena->owner);
     if (!account || idmap_put(&core->ids, row->id, buffer) < 0)
         return -ENOMEM;

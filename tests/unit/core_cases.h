@@ -5,6 +5,7 @@ int core_account_cases(void);
 int core_advise_cases(void);
 int core_ahead_cases(void);
 int core_books_cases(void);
+int core_build_cases(void);
 int core_code_cases(void);
 int core_copy_cases(void);
 int core_early_cases(void);

@@ -76,7 +76,7 @@ struct ask *ask(struct world *world, struct principal who, struct session *sessi
     return ask;
 }
 
-static uint64_t id_of(struct world *world, struct ask *ask)
+uint64_t id_of(struct world *world, struct ask *ask)
 {
     world_run(world);
     assert_int_equal(ask->answers, 1);

@@ -119,6 +119,8 @@ struct ask {
 struct ask *ask(struct world *world, struct principal who, struct session *session);
 /* The op of an ask, after all has run; the ask is freed. A refusal is given as its error, detail copied. */
 struct op *op_of(struct world *world, struct ask *ask);
+/* The same of what answers with a lease. */
+uint64_t id_of(struct world *world, struct ask *ask);
 int error_of(struct world *world, struct ask *ask);
 extern char last_detail[HBM_DETAIL_MAX];
 

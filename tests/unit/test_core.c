@@ -3,7 +3,7 @@
 
 int main(void)
 {
-    return core_account_cases() + core_advise_cases() + core_ahead_cases() + core_books_cases() + core_code_cases() +
+    return core_account_cases() + core_advise_cases() + core_ahead_cases() + core_books_cases() + core_build_cases() + core_code_cases() +
            core_copy_cases() + core_early_cases() + core_file_cases() + core_health_cases() +
            core_ledger_cases() + core_live_cases() + core_lock_wait_cases() + core_lossless_cases() + core_make_cases() +
            core_marks_cases() + core_move_cases() + core_next_cases() + core_observe_cases() + core_op_cases() +
