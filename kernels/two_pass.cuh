@@ -130,37 +130,44 @@ static inline uint32_t bits_within(const struct codec_call &call)
     return element_bits(call.hi < -call.lo ? call.hi : -call.lo) & ELEMENT_ABS; /* -0 is 0 */
 }
 
+/* The first pass: what is measured of every unit, where its scale and zero point will be. */
+template <class Code, class Raw> static cudaError_t two_pass_measure(const struct codec_call &call)
+{
+    const struct codec_view &view = call.view;
+    const unit_arrays units = {call.scale, call.zero};
+    const unsigned threads = TWO_PASS_THREADS;
+    uint64_t blocks = chunk_blocks(view.count, threads, TWO_PASS_LANES * Code::template elements<Raw>);
+    cudaError_t error;
+
+    if ((error = cudaMemsetAsync(units.scale, 0, view.units * sizeof(*units.scale), call.stream)) ||
+        (Code::has_zero && (error = cudaMemsetAsync(units.zero, 0, view.units * sizeof(*units.zero), call.stream))))
+        return error;
+    if (call.ranged)
+        return gather_given<Code>(call, units);
+    if (view.count && view.units == 1)
+        return launch_few(measure_one<Code, Raw>, blocks, threads, call.stream, call.in, units, view.count, call.aligned);
+    if (columns_fit<Code, Raw>(call))
+        return columns_measure<Code, Raw>(call);
+    return view.count ? launch_few(measure_many<Code, Raw>, blocks, threads, call.stream, call.in, units, view, call.aligned)
+                      : cudaSuccess;
+}
+
 template <class Code, class Raw> static cudaError_t two_pass_encode(const struct codec_call &call)
 {
     const struct codec_view &view = call.view;
     const unit_arrays units = {call.scale, call.zero};
     const unsigned threads = TWO_PASS_THREADS;
-    constexpr unsigned N = Code::template elements<Raw>;
-    const bool by_columns = columns_fit<Code, Raw>(call);
-    uint64_t blocks = chunk_blocks(view.count, threads, TWO_PASS_LANES * N);
-    cudaError_t error;
+    uint64_t blocks = chunk_blocks(view.count, threads, TWO_PASS_LANES * Code::template elements<Raw>);
 
     if (view.units == 0)
         return cudaSuccess;
-    if ((error = cudaMemsetAsync(units.scale, 0, view.units * sizeof(*units.scale), call.stream)) ||
-        (Code::has_zero && (error = cudaMemsetAsync(units.zero, 0, view.units * sizeof(*units.zero), call.stream))))
-        return error;
-    if (call.ranged)
-        error = gather_given<Code>(call, units);
-    else if (view.count && view.units == 1)
-        error = launch_few(measure_one<Code, Raw>, blocks, threads, call.stream, call.in, units, view.count,
-                           call.aligned);
-    else if (by_columns)
-        error = columns_measure<Code, Raw>(call);
-    else if (view.count)
-        error =
-            launch_few(measure_many<Code, Raw>, blocks, threads, call.stream, call.in, units, view, call.aligned);
+    cudaError_t error = two_pass_measure<Code, Raw>(call);
     if (error)
         return error;
     error = launch_few(params_of_ranges<Code>, view.units / threads + 1, threads, call.stream, units, view.units);
     if (error || !view.count)
         return error;
-    if (by_columns)
+    if (columns_fit<Code, Raw>(call))
         return columns_encode<Code, Raw>(call);
     return launch_few(view.units == 1 ? encode_units<Code, Raw, ONE_UNIT> : encode_units<Code, Raw, ANY_UNITS>,
                       blocks, threads, call.stream, call.in, call.out, units, view, call.aligned,
