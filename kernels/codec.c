@@ -17,6 +17,7 @@ static const struct codec_reference *const references[] = {
     [HBM_CODEC_INT4] = &codec_reference_int4,
     [HBM_CODEC_INT8_ASYM] = &codec_reference_int8_asym,
     [HBM_CODEC_BF16_LOSSLESS] = &codec_reference_bf16_lossless,
+    [HBM_CODEC_INT8_SPLIT] = &codec_reference_int8_split,
 };
 
 static const struct codec_reference *reference_of(unsigned codec)
@@ -34,6 +35,8 @@ bool codec_supported(unsigned dtype, const struct hbm_encoding *encoding, const 
         return false;
     if (hbm_codec_varies(encoding->codec) &&
         (dtype == HBM_F32 || !hbm_shape_elements(dims, rank, &elements) || elements > LOSSLESS_MAX))
+        return false;
+    if (hbm_codec_splits(encoding->codec) && !hbm_split_elements(encoding, dims, rank, &elements))
         return false;
     return hbm_codec_takes(encoding->codec, encoding->granularity) && hbm_shape_bytes(dims, rank, dtype, &bytes) &&
            hbm_encoding_units(encoding, dims, rank, &units);

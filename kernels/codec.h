@@ -23,6 +23,9 @@
  * within [-128, 127]; NaN encodes as the zero point, +-inf as 127 and -128. x' = (q - zero point)*scale, held within the finite
  * floats. A finite element whose x/scale lies a step or more beyond the codes counts as clipped, which takes a range that was given:
  * above and below are that range's then.
+ * int8-split: int8 with one scale for the tensor, but for the `group` loudest channels of `axis`: those whose largest finite |x|
+ * is the largest, of equal ones the first. Of these the codes are 0 and count for no amax; their elements lie apart, as by
+ * fp16. So codes * scale, with what lies apart put in its place, is the tensor; a product with it is the sum of two.
  * bf16-lossless: of bf16 and fp16 only, one stream of bytes (kernels/lossless.h) that decodes to the same bits, whatever they
  * are. How long it is, is known when it has been measured.
  * Decoding ends with the same saturating rounding to the raw dtype. A receipt's errors are those of x' before it:
@@ -47,6 +50,9 @@ struct codec_job {
     void *data;         /* stored elements: written by encode, read by decode */
     float *scale;       /* one binary32 a unit, or NULL where the codec has none */
     int32_t *zero;      /* one zero point a unit, or NULL where the codec has none */
+    int32_t *channels; /* of a codec that splits: the numbers of the channels that lie apart, ascending, `group` of them */
+    uint16_t *outliers; /* and their elements, fp16, in the order of the tensor that has them alone */
+    uint32_t *marks;   /* and, to encode on the host, a word a channel to work with */
     uint64_t data_bytes; /* of a codec whose size varies: what `data` has room for, or holds */
     const struct lossless_code *code; /* of that codec, to encode by */
     uint64_t dims[HBM_RANK_MAX];

@@ -72,9 +72,11 @@ static bool units_are_short(const struct codec_view &view)
     return view.group <= FUSED_MAX || (view.units >= FUSED_UNITS && view.group <= FUSED_LONG_MAX);
 }
 
-uint64_t codec_workspace_bytes(const struct codec_job *)
+uint64_t codec_workspace_bytes(const struct codec_job *job)
 {
-    return sizeof(struct codec_tally);
+    uint64_t channels = hbm_codec_splits(job->encoding.codec) ? job->dims[job->encoding.axis] : 0;
+
+    return sizeof(struct codec_tally) + channels * sizeof(*job->marks);
 }
 
 /* Of what lies raw and what is stored of it. */
@@ -98,11 +100,13 @@ int codec_encode_cuda(const struct codec_job *job, void *workspace, void *stream
     const struct codec_row *row = row_of(job);
     struct codec_call call = call_of(job, workspace, stream);
 
-    if (!row && !hbm_codec_varies(job->encoding.codec))
+    if (!row && !hbm_codec_varies(job->encoding.codec) && !hbm_codec_splits(job->encoding.codec))
         return cudaErrorInvalidValue;
     cudaError_t error = cudaMemsetAsync(workspace, 0, sizeof(struct codec_tally), call.stream);
     if (error)
         return error;
+    if (hbm_codec_splits(job->encoding.codec))
+        return split_encode_cuda(job, call);
     if (!row)
         return lossless_encode_cuda(job, call.tally, call.stream);
     return row->encode_short && units_are_short(call.view) ? row->encode_short(call) : row->encode(call);
@@ -115,6 +119,8 @@ int codec_measure_cuda(const struct codec_job *job, void *workspace, void *strea
 
     if (hbm_codec_varies(job->encoding.codec)) /* there is no error, and what is not finite was counted on the way */
         return cudaSuccess;
+    if (hbm_codec_splits(job->encoding.codec))
+        return split_measure_cuda(job, call);
     return row ? row->measure(call) : cudaErrorInvalidValue;
 }
 
@@ -135,6 +141,8 @@ int codec_decode_cuda(const struct codec_job *job, void *stream)
 
     if (hbm_codec_varies(job->encoding.codec))
         return lossless_decode_cuda(job, call.stream);
+    if (hbm_codec_splits(job->encoding.codec))
+        return split_decode_cuda(job, call);
     return row ? row->decode(call) : cudaErrorInvalidValue;
 }
 

@@ -38,6 +38,10 @@ UNIT_LAUNCHES(int8_asym);
 /* Of codecs that vary, a stream each: no view is common to them. */
 int lossless_encode_cuda(const struct codec_job *job, struct codec_tally *tally, cudaStream_t stream);
 int lossless_decode_cuda(const struct codec_job *job, cudaStream_t stream);
+/* Of the codec that splits; `call` is of the tensor, and encode and measure have a word a channel behind its tally. */
+int split_encode_cuda(const struct codec_job *job, const struct codec_call &call);
+int split_measure_cuda(const struct codec_job *job, const struct codec_call &call);
+int split_decode_cuda(const struct codec_job *job, const struct codec_call &call);
 template <class Raw, class Stored> codec_launch halves_encode;
 template <class Raw, class Stored> codec_launch halves_decode;
 template <class Raw, class Stored> codec_launch halves_measure;

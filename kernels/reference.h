@@ -13,7 +13,7 @@ struct codec_reference {
 
 extern const struct codec_reference codec_reference_fp16, codec_reference_bf16, codec_reference_int8,
     codec_reference_fp8_e4m3, codec_reference_fp8_e5m2, codec_reference_fp16_scaled, codec_reference_int4,
-    codec_reference_int8_asym, codec_reference_bf16_lossless;
+    codec_reference_int8_asym, codec_reference_bf16_lossless, codec_reference_int8_split;
 
 static inline float element_load(const void *base, unsigned dtype, uint64_t index)
 {

@@ -66,3 +66,10 @@ bool job_units_layout(unsigned codec, uint64_t units, uint64_t *zero, uint64_t *
     *zero -= *zero % HBM_ALIGN;
     return !__builtin_add_overflow(*zero, zeros, end);
 }
+
+void job_split_layout(uint32_t channels, uint64_t elements, uint64_t *numbers, uint64_t *outliers, uint64_t *end)
+{
+    *numbers = HBM_ALIGN; /* behind one scale */
+    *outliers = *numbers + (channels * (uint64_t)sizeof(int32_t) + HBM_ALIGN - 1) / HBM_ALIGN * HBM_ALIGN;
+    *end = *outliers + elements * sizeof(uint16_t);
+}

@@ -22,7 +22,7 @@ struct job_extent {
 };
 
 /* A buffer inside two extents, for ENCODE and DECODE: raw elements on one side, data and scales on the other,
- * zero points behind the scales (job_units_layout). */
+ * zero points behind the scales (job_units_layout), or what lies apart (job_split_layout). */
 struct job_code {
     uint64_t raw_offset;
     uint64_t data_offset;
@@ -184,3 +184,6 @@ enum job_link job_link_of(unsigned opcode, const union job_request *request);
 /* Of the scales and zero points of so many units, counted from the scales: where the zero points begin, at a multiple of
  * HBM_ALIGN, and where all ends. False on overflow. */
 bool job_units_layout(unsigned codec, uint64_t units, uint64_t *zero, uint64_t *end);
+/* Of a codec that splits, counted from the scale: where the numbers of so many channels begin, where their elements do, each at a
+ * multiple of HBM_ALIGN, and where all ends. */
+void job_split_layout(uint32_t channels, uint64_t elements, uint64_t *numbers, uint64_t *outliers, uint64_t *end);

@@ -103,6 +103,11 @@ bool hbm_codec_varies(unsigned codec)
     return codec != HBM_CODEC_RAW && hbm_codec_lossless(codec);
 }
 
+bool hbm_codec_splits(unsigned codec)
+{
+    return codec == HBM_CODEC_INT8_SPLIT;
+}
+
 const char *hbm_tier_name(unsigned tier)
 {
     return tier < COUNT(tiers) ? tiers[tier] : "?";
@@ -129,6 +134,10 @@ void hbm_encoding_text(const struct hbm_encoding *encoding, char *text, unsigned
         name = "?";
     if (!hbm_codec_scale_bytes(encoding->codec))
         snprintf(text, size, "%s", name);
+    else if (hbm_codec_splits(encoding->codec) && !encoding->group)
+        snprintf(text, size, "%s of axis %u", name, encoding->axis);
+    else if (hbm_codec_splits(encoding->codec))
+        snprintf(text, size, "%s but %u of axis %u", name, encoding->group, encoding->axis);
     else if (encoding->granularity == HBM_PER_CHANNEL)
         snprintf(text, size, "%s per channel %u", name, encoding->axis);
     else if (encoding->granularity == HBM_PER_GROUP)
@@ -209,4 +218,17 @@ bool hbm_encoding_units(const struct hbm_encoding *encoding, const uint64_t *dim
         return true;
     }
     return false;
+}
+
+bool hbm_split_elements(const struct hbm_encoding *encoding, const uint64_t *dims, unsigned rank, uint64_t *elements)
+{
+    uint64_t count;
+
+    if (!hbm_shape_elements(dims, rank, &count) || encoding->axis >= rank)
+        return false;
+    uint64_t channels = dims[encoding->axis];
+    if (!encoding->group || encoding->group >= channels || channels > INT32_MAX)
+        return false;
+    *elements = count / channels * encoding->group;
+    return true;
 }

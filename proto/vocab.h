@@ -32,7 +32,7 @@ enum hbm_codec {
 };
 
 /* What can be asked for, as sentences and choices name it. */
-#define HBM_CODEC_CHOICES "fp16|bf16|fp16-scaled|fp8-e4m3|fp8-e5m2|int8|int8-asym|int4|bf16-lossless"
+#define HBM_CODEC_CHOICES "fp16|bf16|fp16-scaled|fp8-e4m3|fp8-e5m2|int8|int8-asym|int8-split|int4|bf16-lossless"
 
 enum hbm_granularity {
     HBM_PER_TENSOR = 0,
@@ -52,7 +52,8 @@ enum hbm_handle {
 
 enum hbm_access { HBM_RO = 0, HBM_RW = 1 };
 
-/* How a buffer is stored; RAW means the bytes as published. 8 bytes, no padding. */
+/* How a buffer is stored; RAW means the bytes as published. Of INT8_SPLIT, which is PER_TENSOR, axis says of which axis the
+ * loudest channels are kept in fp16, and group how many (0 where it is asked for: one of a hundred). 8 bytes, no padding. */
 struct hbm_encoding {
     uint8_t codec;       /* enum hbm_codec */
     uint8_t granularity; /* enum hbm_granularity */
@@ -123,6 +124,7 @@ unsigned hbm_codec_zero_bytes(unsigned codec);       /* bytes of zero point a un
 bool hbm_codec_takes(unsigned codec, unsigned granularity);
 bool hbm_codec_lossless(unsigned codec);
 bool hbm_codec_varies(unsigned codec); /* its bytes are known when they have been measured, and not from the shape */
+bool hbm_codec_splits(unsigned codec); /* some channels lie apart, in fp16 */
 const char *hbm_tier_name(unsigned tier);            /* "device", "host", "disk", "peer" */
 int hbm_tier_by_name(const char *name);              /* -1 if unknown */
 const char *hbm_handle_name(unsigned handle);        /* "fd", "cuda-ipc" */
@@ -138,6 +140,9 @@ bool hbm_shape_bytes(const uint64_t *dims, unsigned rank, unsigned dtype, uint64
 /* Units that share one scale; false if the granularity does not fit the shape (axis out of range, group 0).
  * A group that the last axis does not divide ends with a shorter one: ceil(last/group) a row. */
 bool hbm_encoding_units(const struct hbm_encoding *encoding, const uint64_t *dims, unsigned rank, uint64_t *units);
+/* Of a codec that splits: elements of the channels that lie apart. False if the shape has no such axis, more than 2^31 - 1
+ * channels along it, or no more than are to lie apart, or none is to. */
+bool hbm_split_elements(const struct hbm_encoding *encoding, const uint64_t *dims, unsigned rank, uint64_t *elements);
 
 #pragma GCC visibility pop
 

@@ -12,6 +12,7 @@ SCRIPTS = $(shell find tests packaging .ci -name '*.sh' -o -path .ci/run)
 
 test_codec_PARTS = $(PROTO) $(KERNELS)
 test_codec_units_PARTS = $(PROTO) $(KERNELS)
+test_codec_split_PARTS = $(PROTO) $(KERNELS)
 test_receipt_PARTS = $(PROTO) $(KERNELS)
 test_calibrate_PARTS = $(PROTO) $(KERNELS)
 test_codec_lossless_PARTS = $(PROTO) $(KERNELS)
@@ -53,7 +54,7 @@ test_rpc_PARTS = $(PROTO) $(BASE) $(wildcard daemon/core/*.c daemon/rpc/*.c)
 test_rpc_LIBS = libuv libcjson
 
 UNIT_TESTS = $(patsubst tests/unit/%.c,$(BUILD)/tests/%,$(wildcard tests/unit/test_*.c))
-TSAN_TESTS = $(filter $(addprefix %/,$(LIBHBM_TESTS) $(WORKER_TESTS) test_codec test_codec_units test_codec_lossless test_closer),$(UNIT_TESTS))
+TSAN_TESTS = $(filter $(addprefix %/,$(LIBHBM_TESTS) $(WORKER_TESTS) test_codec test_codec_units test_codec_split test_codec_lossless test_closer),$(UNIT_TESTS))
 GPU_SOURCES = $(wildcard tests/gpu/*_gpu.cu tests/gpu/*_gpu.c)
 GPU_TESTS = $(addprefix $(BUILD)/tests/,$(basename $(notdir $(GPU_SOURCES))))
 BENCHES = $(patsubst tests/bench/%.c,$(BUILD)/bench/%,$(wildcard tests/bench/*_bench.c))

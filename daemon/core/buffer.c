@@ -177,7 +177,7 @@ struct buffer *buffer_get(struct core *core, uint64_t id)
 bool buffer_lacks_scales(const struct buffer *buffer)
 {
     for (unsigned i = 0; i < PARTS; i++)
-        if (part_unit_bytes(i, buffer->encoding.codec) && !buffer->parts[i])
+        if (part_has(i, buffer->encoding.codec) && !buffer->parts[i])
             return true;
     return false;
 }

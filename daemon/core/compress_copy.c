@@ -10,13 +10,14 @@
 #include "daemon/core/part.h"
 #include "daemon/core/receipt.h"
 
-/* NAME@CODEC, and what the codec's scales are shared by: w@int8.channel0, w@int8.group128, w@fp16. */
+/* NAME@CODEC, and what the codec's scales are shared by, or of which axis channels lie apart: w@int8.channel0,
+ * w@int8.group128, w@int8-split.channel0, w@fp16. */
 static void default_name(const struct buffer *buffer, const struct hbm_encoding *encoding, char *name, size_t size)
 {
     char suffix[32] = "";
 
     if (hbm_codec_scale_bytes(encoding->codec)) {
-        if (encoding->granularity == HBM_PER_CHANNEL)
+        if (encoding->granularity == HBM_PER_CHANNEL || hbm_codec_splits(encoding->codec))
             snprintf(suffix, sizeof(suffix), ".channel%u", encoding->axis);
         else if (encoding->granularity == HBM_PER_GROUP)
             snprintf(suffix, sizeof(suffix), ".group%u", encoding->group);
@@ -49,6 +50,8 @@ static int choose_copy(const struct buffer *buffer, const struct principal *who,
     }
     bool taken = names_find(&buffer->core->buffer_names, who->owner, name) != NULL;
     for (unsigned i = 0; i < PARTS; i++) {
+        if (!part_has(i, recode->encoding.codec))
+            continue;
         part_name(i, name, part, sizeof(part));
         if (!name_is_valid(part, why))
             return HBM_E_INVALID;

@@ -8,6 +8,17 @@
 /* Of codecs that take nothing but groups. */
 #define DEFAULT_GROUP 128
 
+/* Of a codec that splits: one scale of all, and a hundredth of the channels apart, where nothing else is said. */
+static void split_defaults(const struct buffer *buffer, struct hbm_encoding *encoding)
+{
+    uint64_t channels = encoding->axis < buffer->rank ? buffer->dims[encoding->axis] : 0;
+
+    if (encoding->granularity == HBM_PER_CHANNEL)
+        encoding->granularity = HBM_PER_TENSOR;
+    if (!encoding->group)
+        encoding->group = channels < 200 ? 1 : channels / 100 < UINT32_MAX ? (uint32_t)(channels / 100) : UINT32_MAX;
+}
+
 static struct hbm_encoding with_defaults(const struct buffer *buffer, struct hbm_encoding encoding)
 {
     encoding.stored = (uint8_t)hbm_codec_stored_dtype(encoding.codec);
@@ -18,7 +29,11 @@ static struct hbm_encoding with_defaults(const struct buffer *buffer, struct hbm
         bool tensor = hbm_codec_takes(encoding.codec, HBM_PER_TENSOR);
         encoding.granularity = channels ? HBM_PER_CHANNEL : tensor ? HBM_PER_TENSOR : HBM_PER_GROUP;
         encoding.axis = 0;
-        encoding.group = DEFAULT_GROUP;
+        encoding.group = hbm_codec_splits(encoding.codec) ? 0 : DEFAULT_GROUP;
+    }
+    if (hbm_codec_splits(encoding.codec)) {
+        split_defaults(buffer, &encoding);
+        return encoding;
     }
     if (encoding.granularity != HBM_PER_CHANNEL)
         encoding.axis = 0;
@@ -54,9 +69,22 @@ int encoding_for(const struct buffer *buffer, const struct hbm_encoding *asked, 
         *why = "the codec does not take that granularity";
     else if (!hbm_encoding_units(encoding, buffer->dims, buffer->rank, &units))
         *why = "the granularity does not fit its shape";
+    else if (hbm_codec_splits(encoding->codec) && !hbm_split_elements(encoding, buffer->dims, buffer->rank, &elements))
+        *why = "it has no such axis, or no more channels along it than are to stay in fp16";
     else
         return 0;
     return HBM_E_INVALID;
+}
+
+int park_encoding(const struct buffer *buffer, const struct hbm_encoding *asked, struct hbm_encoding *encoding,
+                  const char **why)
+{
+    int error = encoding_for(buffer, asked, encoding, why);
+
+    if (error || !hbm_codec_splits(encoding->codec))
+        return error;
+    *why = "that codec is for what stays on the device: park by int8 per channel or per group, or by fp16";
+    return HBM_E_UNSUPPORTED;
 }
 
 int compress_encoding(const struct buffer *buffer, const struct hbm_encoding *asked, struct hbm_encoding *encoding,

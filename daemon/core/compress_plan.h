@@ -9,6 +9,9 @@
  * in *why (static). */
 int encoding_for(const struct buffer *buffer, const struct hbm_encoding *asked, struct hbm_encoding *encoding,
                  const char **why);
+/* What it can be parked in: that, but nothing that splits. */
+int park_encoding(const struct buffer *buffer, const struct hbm_encoding *asked, struct hbm_encoding *encoding,
+                  const char **why);
 /* The encoding the buffer would get now: that, and it lies on the device. */
 int compress_encoding(const struct buffer *buffer, const struct hbm_encoding *asked, struct hbm_encoding *encoding,
                       const char **why);

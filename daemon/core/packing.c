@@ -75,7 +75,7 @@ static bool wants(const struct buffer *buffer, const struct parking *park, struc
         return false;
     if (hbm_codec_varies(own->encoding.codec) && buffer_raw_size(buffer) < LEAST_VARYING * 2)
         return false;
-    return !encoding_for(buffer, &own->encoding, &packed->encoding, &ignored);
+    return !park_encoding(buffer, &own->encoding, &packed->encoding, &ignored);
 }
 
 static int choose(struct packing *packing, const struct arena *arena, const struct parking *park)

@@ -38,7 +38,7 @@ static int choose_park(const struct buffer *buffer, const struct principal *who,
                        struct hbm_encoding *encoding, const char **why)
 {
     if (arena_may_write(buffer->arena, who))
-        return encoding_for(buffer, &asked->encoding, encoding, why);
+        return park_encoding(buffer, &asked->encoding, encoding, why);
     *why = "it is another owner's, and not yours to write";
     return HBM_E_DENIED;
 }
@@ -60,7 +60,7 @@ static void set_policies(struct moving *moving, struct op *op)
     for (size_t i = 0; i < op->n_rows; i++) {
         struct buffer *buffer = buffer_get(moving->core, op->rows[i].buffer);
         struct parking park = *asked;
-        if (op->rows[i].skipped || !buffer || encoding_for(buffer, &asked->encoding, &park.encoding, &ignored))
+        if (op->rows[i].skipped || !buffer || park_encoding(buffer, &asked->encoding, &park.encoding, &ignored))
             continue;
         set_policy(buffer, &park);
         op_row_show(&op->rows[i], buffer);

@@ -6,11 +6,13 @@
 #include "daemon/core/transition.h"
 
 static const struct {
-    const char *suffix;
+    const char *suffix, *what;
     unsigned dtype;
 } rows[PARTS] = {
-    [PART_SCALE] = {".scale", HBM_F32},
-    [PART_ZERO] = {".zero", HBM_I32},
+    [PART_SCALE] = {".scale", "scales", HBM_F32},
+    [PART_ZERO] = {".zero", "zero points", HBM_I32},
+    [PART_CHANNELS] = {".channels", "channels' numbers", HBM_I32},
+    [PART_OUTLIERS] = {".outliers", "channels in fp16", HBM_F16},
 };
 
 const char *part_suffix(unsigned part)
@@ -18,14 +20,33 @@ const char *part_suffix(unsigned part)
     return rows[part].suffix;
 }
 
-unsigned part_dtype(unsigned part)
+const char *part_what(unsigned part)
 {
-    return rows[part].dtype;
+    return rows[part].what;
 }
 
-unsigned part_unit_bytes(unsigned part, unsigned codec)
+bool part_has(unsigned part, unsigned codec)
 {
-    return part == PART_SCALE ? hbm_codec_scale_bytes(codec) : hbm_codec_zero_bytes(codec);
+    if (part == PART_SCALE)
+        return hbm_codec_scale_bytes(codec);
+    return part == PART_ZERO ? hbm_codec_zero_bytes(codec) : hbm_codec_splits(codec);
+}
+
+uint64_t part_bytes(unsigned part, const struct hbm_encoding *encoding, const uint64_t *dims, unsigned rank)
+{
+    uint64_t n = encoding->group;
+    bool known = part == PART_CHANNELS || (part == PART_OUTLIERS ? hbm_split_elements(encoding, dims, rank, &n)
+                                                                 : hbm_encoding_units(encoding, dims, rank, &n));
+
+    return part_has(part, encoding->codec) && known ? n * (hbm_dtype_bits(rows[part].dtype) / 8) : 0;
+}
+
+unsigned part_of_dtype(unsigned dtype, unsigned codec)
+{
+    for (unsigned part = 0; part < PARTS; part++)
+        if (rows[part].dtype == dtype && part_has(part, codec))
+            return part;
+    return PART_SCALE;
 }
 
 bool part_name(unsigned part, const char *name, char *full, unsigned long size)

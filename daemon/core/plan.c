@@ -181,15 +181,13 @@ static void change_form(struct plan *plan, const struct buffer *buffer, struct p
 {
     bool encode = recode->encoding.codec != HBM_CODEC_RAW;
     struct step *step = &plan->steps[plan->n_steps++];
-    uint64_t units = 0;
 
     *placement = (struct placement){.buffer = buffer->id, .encoding = recode->encoding};
     hbm_shape_bytes(buffer->dims, buffer->rank, encode ? recode->encoding.stored : buffer->dtype, &placement->size);
     placement->offset = allot(plan, placement->size);
-    hbm_encoding_units(&recode->encoding, buffer->dims, buffer->rank, &units);
     for (unsigned i = 0; i < PARTS; i++)
-        if (part_unit_bytes(i, recode->encoding.codec))
-            allot_part(plan, placement, i, units * part_unit_bytes(i, recode->encoding.codec));
+        if (part_has(i, recode->encoding.codec))
+            allot_part(plan, placement, i, part_bytes(i, &recode->encoding, buffer->dims, buffer->rank));
     *step = (struct step){
         .kind = encode ? STEP_ENCODE : STEP_DECODE,
         .min_sqnr_db = recode->min_sqnr_db,

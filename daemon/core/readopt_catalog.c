@@ -359,6 +359,13 @@ int readopt_buffer(struct readopt *readopt, struct ledger_row *row)
     return list_again(&core->buffer_names, owner_scope(arena->owner, arena->shared), kept->name, kept, &kept->listed);
 }
 
+static bool has_parts(const struct buffer *buffer)
+{
+    FOR_EACH_PART(part, buffer)
+        return part;
+    return false;
+}
+
 int readopt_part(struct readopt *readopt, struct ledger_row *row)
 {
     struct buffer *buffer = buffer_get(readopt->core, row->id);
@@ -371,8 +378,8 @@ int readopt_part(struct readopt *readopt, struct ledger_row *row)
     struct buffer *parent = buffer_get(readopt->core, unpack_u64(in));
     if (!buffer || !parent || parent == buffer || parent->arena != buffer->arena)
         return 0;
-    unsigned part = buffer->dtype == part_dtype(PART_ZERO) ? PART_ZERO : PART_SCALE;
-    if (parent->parts[part] || parent->parent || buffer->parts[PART_SCALE] || buffer->parts[PART_ZERO]) /* one each, and a part has none */
+    unsigned part = part_of_dtype(buffer->dtype, parent->encoding.codec);
+    if (parent->parts[part] || parent->parent || has_parts(buffer)) /* one each, and a part has none */
         return 0;
     buffer->parent = parent;
     parent->parts[part] = buffer;

@@ -294,7 +294,9 @@ int track_book(struct track *track, int reply)
         placement->receipt = job->reply.encode.receipt;
         placement->quality = job->reply.encode.quality;
         placement->receipt.bytes_before = before;
-        placement->receipt.bytes_after = placement->size + placement->parts[PART_SCALE].size + placement->parts[PART_ZERO].size;
+        placement->receipt.bytes_after = placement->size;
+        for (unsigned i = 0; i < PARTS; i++)
+            placement->receipt.bytes_after += placement->parts[i].size;
         placement->has_receipt = true;
         worked_ns = (uint64_t)(placement->receipt.seconds * 1e9);
         break;

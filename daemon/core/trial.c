@@ -86,15 +86,16 @@ static void encoded(struct transition *transition)
 /* What the candidate would leave as large as it is need not be tried, nor a scale for each element of a vector. */
 static bool is_worth_it(const struct buffer *buffer, const struct hbm_encoding *encoding)
 {
-    uint64_t data = 0, units = 0;
+    uint64_t bytes = 0;
 
     if (hbm_codec_lossless(encoding->codec))
         return true;
-    if (encoding->granularity == HBM_PER_CHANNEL && buffer->rank < 2)
+    if ((encoding->granularity == HBM_PER_CHANNEL || hbm_codec_splits(encoding->codec)) && buffer->rank < 2)
         return false;
-    hbm_shape_bytes(buffer->dims, buffer->rank, encoding->stored, &data);
-    hbm_encoding_units(encoding, buffer->dims, buffer->rank, &units);
-    return data + units * (hbm_codec_scale_bytes(encoding->codec) + hbm_codec_zero_bytes(encoding->codec)) < buffer->size;
+    hbm_shape_bytes(buffer->dims, buffer->rank, encoding->stored, &bytes);
+    for (unsigned i = 0; i < PARTS; i++)
+        bytes += part_bytes(i, encoding, buffer->dims, buffer->rank);
+    return bytes < buffer->size;
 }
 
 /* recodes has room for the group's rows; *n counts what takes the candidate. 0, or an error with detail. */

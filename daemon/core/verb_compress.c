@@ -26,15 +26,16 @@ int compress_choose(const struct buffer *buffer, const struct principal *who, co
         error = calibration_for(buffer, who, args, recode, why);
     /* Looked at before the work is done; taken when it is. */
     for (unsigned i = 0; !error && buffer->name && i < PARTS; i++) {
-        if (!part_unit_bytes(i, recode->encoding.codec))
+        if (!part_has(i, recode->encoding.codec))
             continue;
         if (!part_name(i, buffer->name, name, sizeof(name))) {
             *why = "its name is too long for that of its scales to follow from it";
             return HBM_E_INVALID;
         }
         if (names_find(&buffer->core->buffer_names, owner_scope(buffer->arena->owner, buffer->arena->shared), name)) {
-            *why = i == PART_ZERO ? "another buffer has the name that its zero points would get (NAME.zero)"
-                                  : "another buffer has the name that its scales would get (NAME.scale)";
+            *why = i == PART_SCALE  ? "another buffer has the name that its scales would get (NAME.scale)"
+                   : i == PART_ZERO ? "another buffer has the name that its zero points would get (NAME.zero)"
+                                    : "another buffer has the name that what stays in fp16 would get (NAME.channels, NAME.outliers)";
             return HBM_E_EXISTS;
         }
     }

@@ -113,7 +113,7 @@ static int rename_model(struct model *model, const char *to, char *detail)
             if (!buffer->parts[i])
                 continue;
             snprintf(full + size, sizeof(full) - size, "%s", part_suffix(i));
-            taken = names_find(&core->buffer_names, scope, full) != NULL;
+            taken = strlen(full) >= HBM_NAME_MAX || names_find(&core->buffer_names, scope, full) != NULL;
         }
         if (taken) {
             snprintf(detail, HBM_DETAIL_MAX, "%.200s is too long or taken", full);
@@ -143,7 +143,8 @@ static int check_part_names(const struct buffer *buffer, const char *to, char *d
     FOR_EACH_PART(part, buffer) {
         part_name(part_number, to, name, sizeof(name));
         if (!name_is_valid(name, &why)) {
-            snprintf(detail, HBM_DETAIL_MAX, "the name of its scales, NAME%s: %.150s", part_suffix(part_number), why);
+            snprintf(detail, HBM_DETAIL_MAX, "the name of its %s, NAME%s: %.150s", part_what(part_number),
+                     part_suffix(part_number), why);
             return HBM_E_INVALID;
         }
         const struct buffer *other = names_find(&buffer->core->buffer_names, scope, name);

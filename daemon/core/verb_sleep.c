@@ -43,6 +43,11 @@ void verb_sleep(struct core *core, struct call *call, const char *name, enum hbm
         call_refuse(call, HBM_E_INVALID, "codec %u is none", park->encoding.codec);
         return;
     }
+    if (park && hbm_codec_splits(park->encoding.codec)) {
+        call_refuse(call, HBM_E_INVALID, "%s is for what stays on the device: sleep in int8, fp16 or another",
+                    hbm_codec_name(park->encoding.codec));
+        return;
+    }
     if (tier != HBM_TIER_HOST && tier != HBM_TIER_DISK) {
         call_refuse(call, HBM_E_INVALID, "a model sleeps in the host or the disk tier");
         return;

@@ -10,14 +10,14 @@ static bool refuse(const char **why, const char *sentence)
     return false;
 }
 
-/* Decimal digits and nothing else, up to `most`. */
-static bool parse_count(const char *text, uint32_t most, uint32_t *count)
+/* Decimal digits and nothing else before the end or that character, up to `most`. */
+static bool parse_count(const char *text, char end, uint32_t most, uint32_t *count)
 {
     uint64_t value = 0;
 
-    if (!*text)
+    if (!*text || *text == end)
         return false;
-    for (; *text; text++) {
+    for (; *text && *text != end; text++) {
         if (*text < '0' || *text > '9')
             return false;
         value = value * 10 + (uint64_t)(*text - '0');
@@ -37,19 +37,23 @@ static bool granularity_parse(const char *text, struct hbm_encoding *encoding, c
         return true;
     }
     if (!strcmp(text, "channel") || !strncmp(text, "channel:", 8)) {
-        if (text[7] && !parse_count(text + 8, HBM_RANK_MAX - 1, &axis))
+        const char *kept = text[7] ? strchr(text + 8, ':') : NULL;
+        if (kept && (!hbm_codec_splits(encoding->codec) || !parse_count(kept + 1, '\0', INT32_MAX, &encoding->group) || !encoding->group))
+            return refuse(why, "the K of `channel:AXIS:K` is to be how many channels int8-split keeps in fp16, from 1; "
+                               "other codecs take none");
+        if (text[7] && !parse_count(text + 8, ':', HBM_RANK_MAX - 1, &axis))
             return refuse(why, "the axis of `channel:AXIS` is to be 0 to 7");
         encoding->granularity = HBM_PER_CHANNEL;
         encoding->axis = (uint8_t)axis;
         return true;
     }
     if (!strncmp(text, "group:", 6)) {
-        if (!parse_count(text + 6, UINT32_MAX, &encoding->group) || !encoding->group)
+        if (!parse_count(text + 6, '\0', UINT32_MAX, &encoding->group) || !encoding->group)
             return refuse(why, "the N of `group:N` is to be a count of elements from 1");
         encoding->granularity = HBM_PER_GROUP;
         return true;
     }
-    return refuse(why, "`granularity` is to be tensor, channel, channel:AXIS or group:N");
+    return refuse(why, "`granularity` is to be tensor, channel, channel:AXIS, channel:AXIS:K or group:N");
 }
 
 bool encoding_parse(const char *codec, const char *granularity, struct hbm_encoding *encoding, const char **why)
@@ -77,7 +81,9 @@ const char *granularity_text(const struct hbm_encoding *encoding, char *text, si
 {
     if (!hbm_codec_scale_bytes(encoding->codec))
         return NULL;
-    if (encoding->granularity == HBM_PER_CHANNEL)
+    if (hbm_codec_splits(encoding->codec) && encoding->group)
+        snprintf(text, size, "channel:%u:%u", encoding->axis, encoding->group);
+    else if (encoding->granularity == HBM_PER_CHANNEL || hbm_codec_splits(encoding->codec))
         snprintf(text, size, "channel:%u", encoding->axis);
     else if (encoding->granularity == HBM_PER_GROUP)
         snprintf(text, size, "group:%u", encoding->group);

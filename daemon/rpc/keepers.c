@@ -200,8 +200,10 @@ void write_keepers(struct writer *writer, const char *key, struct lease_index *i
 
     write_open(writer, key, '[');
     write_leases_on(writer, index, buffer->id, "it", arena);
-    FOR_EACH_PART(part, buffer)
-        write_leases_on(writer, index, part->id, part_number == PART_ZERO ? "its zero points" : "its scale", arena);
+    FOR_EACH_PART(part, buffer) {
+        snprintf(on, sizeof(on), "its %s", part_what(part_number));
+        write_leases_on(writer, index, part->id, on, arena);
+    }
     if (buffer->model) {
         model_name_for(buffer->model, who, name, sizeof(name));
         snprintf(on, sizeof(on), "model %s", name);

@@ -14,7 +14,8 @@ struct forms {
     struct codec_job codec;
     struct view source, target;
     uint64_t raw_bytes, data_bytes;
-    uint64_t zero, units_bytes; /* from the scales: zero points, and the end of all */
+    uint64_t zero, units_bytes;  /* from the scales: zero points, and the end of all */
+    uint64_t channels, outliers; /* likewise, of a codec that splits */
     uint64_t stored_bytes;      /* without what aligns them */
 };
 
@@ -23,12 +24,27 @@ static bool fits(uint64_t offset, uint64_t bytes, uint64_t size)
     return offset % HBM_ALIGN == 0 && offset <= size && bytes <= size - offset;
 }
 
+/* Of a codec that splits, what lies behind the scale. */
+static bool measure_split(struct forms *f, const struct job_code *code, uint64_t *bytes)
+{
+    uint64_t elements;
+
+    *bytes = 0;
+    if (!hbm_codec_splits(code->encoding.codec))
+        return true;
+    if (!hbm_split_elements(&code->encoding, code->dims, code->rank, &elements))
+        return false;
+    job_split_layout(code->encoding.group, elements, &f->channels, &f->outliers, &f->units_bytes);
+    *bytes = code->encoding.group * sizeof(*f->codec.channels) + elements * sizeof(*f->codec.outliers);
+    return true;
+}
+
 /* Sizes of both forms from the shape; refuses what the codecs do not take or the extents do not hold. */
 static int measure(struct forms *f, const struct job_code *code, const struct job_extent *raw,
                    const struct job_extent *stored, struct failure *failure)
 {
     const struct hbm_encoding *e = &code->encoding;
-    uint64_t units = 0;
+    uint64_t units = 0, split;
 
     if (hbm_codec_varies(e->codec))
         return fail(failure, HBM_E_UNSUPPORTED, "by that codec memory is packed and unpacked, and no buffer by itself");
@@ -38,12 +54,12 @@ static int measure(struct forms *f, const struct job_code *code, const struct jo
         !hbm_shape_bytes(code->dims, code->rank, hbm_codec_stored_dtype(e->codec), &f->data_bytes) ||
         (hbm_codec_scale_bytes(e->codec) && !hbm_encoding_units(e, code->dims, code->rank, &units)))
         return fail(failure, HBM_E_BAD_REQUEST, "the shape overflows");
-    if (!job_units_layout(e->codec, units, &f->zero, &f->units_bytes))
+    if (!job_units_layout(e->codec, units, &f->zero, &f->units_bytes) || !measure_split(f, code, &split))
         return fail(failure, HBM_E_BAD_REQUEST, "the scales overflow");
     if (!fits(code->raw_offset, f->raw_bytes, raw->size) || !fits(code->data_offset, f->data_bytes, stored->size) ||
         !fits(code->scale_offset, f->units_bytes, stored->size))
         return fail(failure, HBM_E_BAD_REQUEST, "a buffer is not aligned or reaches beyond its extent");
-    f->stored_bytes = f->data_bytes + units * (hbm_codec_scale_bytes(e->codec) + hbm_codec_zero_bytes(e->codec));
+    f->stored_bytes = f->data_bytes + units * (hbm_codec_scale_bytes(e->codec) + hbm_codec_zero_bytes(e->codec)) + split;
     f->codec.rank = code->rank;
     f->codec.dtype = code->dtype;
     f->codec.encoding = *e;
@@ -76,6 +92,10 @@ static void place_stored(struct forms *f, const struct job_code *code, unsigned 
     f->codec.data = stored + code->data_offset;
     f->codec.scale = hbm_codec_scale_bytes(code->encoding.codec) ? (float *)scale : NULL;
     f->codec.zero = hbm_codec_zero_bytes(code->encoding.codec) ? (int32_t *)(scale + f->zero) : NULL;
+    if (hbm_codec_splits(code->encoding.codec)) {
+        f->codec.channels = (int32_t *)(scale + f->channels);
+        f->codec.outliers = (uint16_t *)(scale + f->outliers);
+    }
 }
 
 static void close_forms(struct forms *f)

@@ -70,7 +70,7 @@ static void choose(struct code_cut *cut, bool encode)
     const struct hbm_encoding *e = &cut->whole.encoding;
     uint64_t elements = product(cut->whole.dims, 0, cut->whole.rank);
 
-    if (!elements)
+    if (!elements || hbm_codec_splits(e->codec)) /* which channels lie apart is known when all have been seen */
         return;
     if (!hbm_codec_scale_bytes(e->codec) || (e->granularity == HBM_PER_TENSOR && !encode))
         cut_elements(cut);

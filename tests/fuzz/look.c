@@ -7,6 +7,14 @@ static void mix(uint64_t *digest, uint64_t value)
     *digest ^= *digest >> 29;
 }
 
+static bool is_part_of(const struct buffer *candidate, const struct buffer *buffer)
+{
+    FOR_EACH_PART(part, buffer)
+        if (part == candidate)
+            return true;
+    return false;
+}
+
 static uint64_t look_at_buffer(const struct buffer *buffer)
 {
     uint64_t digest = buffer->id;
@@ -24,7 +32,7 @@ static uint64_t look_at_buffer(const struct buffer *buffer)
     mix(&digest, buffer_raw_size(buffer));
     mix(&digest, buffer->offset + buffer->size);
     mix(&digest, buffer->listed);
-    CHECK(!buffer->parent || buffer->parent->parts[PART_SCALE] == buffer || buffer->parent->parts[PART_ZERO] == buffer);
+    CHECK(!buffer->parent || is_part_of(buffer, buffer->parent));
     FOR_EACH_PART(part, buffer)
         CHECK(part->parent == buffer);
     return digest;

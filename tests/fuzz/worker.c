@@ -55,11 +55,16 @@ static bool spans(const struct job_extent *extent, uint64_t offset, uint64_t byt
 
 static bool can_code(const struct job_code *code, const struct job_extent *raw, const struct job_extent *coded)
 {
-    uint64_t bytes, elements, units, zero, end;
+    uint64_t bytes, elements, units, zero, end, split, from;
 
     MUST(hbm_shape_bytes(code->dims, code->rank, code->dtype, &bytes));
     MUST(hbm_shape_elements(code->dims, code->rank, &elements));
     MUST(hbm_encoding_units(&code->encoding, code->dims, code->rank, &units));
+    if (hbm_codec_splits(code->encoding.codec)) {
+        MUST(hbm_split_elements(&code->encoding, code->dims, code->rank, &split));
+        job_split_layout(code->encoding.group, split, &zero, &from, &end);
+        MUST(spans(coded, code->scale_offset, end));
+    }
     return spans(raw, code->raw_offset, bytes) &&
            spans(coded, code->data_offset, (elements * hbm_dtype_bits(code->encoding.stored) + 7) / 8) &&
            job_units_layout(code->encoding.codec, units, &zero, &end) && spans(coded, code->scale_offset, end);

@@ -57,6 +57,29 @@ static void add_combination(suite &all, unsigned codec, unsigned dtype, unsigned
     }
 }
 
+/* int8-split: along every axis one, three, a hundredth, and all but one of the channels. */
+static void add_splits(suite &all, unsigned dtype, bool small)
+{
+    all.sentences.push_back({std::string("int8-split of ") + hbm_dtype_name(dtype) + " agrees with the reference", ""});
+    for (const shape &s : shapes)
+        for (unsigned axis = 0; axis < s.rank && !(small && s.large); axis++)
+            for (uint64_t kept : {(uint64_t)1, (uint64_t)3, s.dims[axis] / 100, s.dims[axis] - 1})
+                for (int p = 0; p < PATTERNS; p++) {
+                    test_case c = {&all.sentences.back(), {}, (pattern)p, (unsigned)(kept == 3 && !s.large), s.large};
+
+                    memcpy(c.job.dims, s.dims, sizeof(s.dims));
+                    c.job.rank = s.rank;
+                    c.job.dtype = dtype;
+                    c.job.encoding.codec = HBM_CODEC_INT8_SPLIT;
+                    c.job.encoding.stored = HBM_I8;
+                    c.job.encoding.axis = (uint8_t)axis;
+                    c.job.encoding.group = (uint32_t)kept;
+                    if (codec_supported(dtype, &c.job.encoding, c.job.dims, c.job.rank) &&
+                        (!s.large || (p == NORMAL && kept == s.dims[axis] / 100))) /* the reference takes its time */
+                        all.cases.push_back(c);
+                }
+}
+
 /* --- more than 2^31 elements, checked in windows ---------------------------------------------------------------
  */
 
@@ -193,11 +216,13 @@ int main(void)
     for (unsigned codec = HBM_CODEC_RAW + 1; hbm_codec_name(codec); codec++)
         for (unsigned dtype : dtypes)
             for (unsigned granularity = HBM_PER_TENSOR; granularity <= HBM_PER_GROUP; granularity++)
-                if (hbm_codec_takes(codec, granularity) && !hbm_codec_varies(codec))
+                if (hbm_codec_takes(codec, granularity) && !hbm_codec_varies(codec) && !hbm_codec_splits(codec))
                     add_combination(all, codec, dtype, granularity, 0, small);
     for (unsigned codec : {HBM_CODEC_INT8, HBM_CODEC_FP8_E4M3, HBM_CODEC_FP8_E5M2})
         for (unsigned dtype : dtypes)
             add_combination(all, codec, dtype, HBM_PER_TENSOR, 1.5f, small);
+    for (unsigned dtype : dtypes)
+        add_splits(all, dtype, small);
     run_suite(all);
     for (unsigned dtype : dtypes)
         report(std::string("the histogram of ") + hbm_dtype_name(dtype) + " agrees with the reference", histogram(dtype));

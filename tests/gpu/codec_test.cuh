@@ -174,7 +174,7 @@ static std::string receipts_differ(const hbm_receipt &got, const hbm_receipt &ex
 static std::string compare(lane &on, codec_job job, const std::vector<unsigned char> &raw, unsigned misalign, uint64_t coded,
                            std::vector<unsigned char> &data)
 {
-    uint64_t count, units;
+    uint64_t count, units, channels = 0, kept = 0, outliers = 0;
     unsigned width = hbm_dtype_bits(job.dtype) / 8, stored = (hbm_dtype_bits(job.encoding.stored) + 7) / 8;
 
     if (!codec_supported(job.dtype, &job.encoding, job.dims, job.rank))
@@ -184,10 +184,17 @@ static std::string compare(lane &on, codec_job job, const std::vector<unsigned c
     uint64_t scales = hbm_codec_scale_bytes(job.encoding.codec) ? units : 0;
     uint64_t zeros = hbm_codec_zero_bytes(job.encoding.codec) ? units : 0;
     bool varies = hbm_codec_varies(job.encoding.codec);
+    if (hbm_codec_splits(job.encoding.codec)) {
+        hbm_split_elements(&job.encoding, job.dims, job.rank, &outliers);
+        channels = job.dims[job.encoding.axis];
+        kept = job.encoding.group;
+    }
 
     std::vector<unsigned char> out(count * width + 1);
     std::vector<float> scale(scales + 1);
-    std::vector<int32_t> zero(zeros + 1);
+    std::vector<int32_t> zero(zeros + 1), numbers(kept + 1);
+    std::vector<uint16_t> halves(outliers + 1);
+    std::vector<uint32_t> marks(channels + 1);
     codec_job host = job;
     hbm_receipt expected = {}, got = {};
     hbm_quality expected_quality = {}, quality = {};
@@ -197,6 +204,9 @@ static std::string compare(lane &on, codec_job job, const std::vector<unsigned c
     host.data = data.data();
     host.scale = scale.data();
     host.zero = zero.data();
+    host.channels = numbers.data();
+    host.outliers = halves.data();
+    host.marks = marks.data();
     host.raw_out = out.data();
     codec_tally_host(&host, &tally);
     codec_receipt_of(&tally, count, &expected);
@@ -207,6 +217,7 @@ static std::string compare(lane &on, codec_job job, const std::vector<unsigned c
     unsigned d_raw = l.add(count * width, misalign * width), d_data = l.add(coded, varies ? 0 : misalign * stored);
     unsigned d_out = l.add(count * width, misalign * width), d_scale = l.add(scales * sizeof(float), 0);
     unsigned d_zero = l.add(zeros * sizeof(int32_t), 0);
+    unsigned d_numbers = l.add(kept * sizeof(int32_t), 0), d_halves = l.add(outliers * sizeof(uint16_t), 0);
     unsigned d_work = l.add(codec_workspace_bytes(&job), 0);
     int error = on.start(l);
     if (!error)
@@ -217,6 +228,8 @@ static std::string compare(lane &on, codec_job job, const std::vector<unsigned c
     job.data = on.at(d_data);
     job.scale = scales ? static_cast<float *>(on.at(d_scale)) : nullptr;
     job.zero = zeros ? static_cast<int32_t *>(on.at(d_zero)) : nullptr;
+    job.channels = static_cast<int32_t *>(on.at(d_numbers));
+    job.outliers = static_cast<uint16_t *>(on.at(d_halves));
     job.raw_out = on.at(d_out);
     error = codec_encode_cuda(&job, on.at(d_work), on.stream);
     if (!error)
@@ -232,7 +245,8 @@ static std::string compare(lane &on, codec_job job, const std::vector<unsigned c
 
     for (const std::string &why :
          {on.fetch(), on.same("original", d_raw, raw.data(), width), on.same("scale", d_scale, scale.data(), 4),
-          on.same("zero point", d_zero, zero.data(), 4), on.same("code", d_data, data.data(), stored),
+          on.same("zero point", d_zero, zero.data(), 4), on.same("channel", d_numbers, numbers.data(), 4),
+          on.same("outlier", d_halves, halves.data(), 2), on.same("code", d_data, data.data(), stored),
           on.same("decoded element", d_out, out.data(), width), receipts_differ(got, expected),
           qualities_differ(quality, expected_quality)})
         if (!why.empty())

@@ -312,10 +312,16 @@ static void ask_attach_model(struct client *client)
 
 /* ---- Operations ---- */
 
+/* bf16-lossless measures first, which is said elsewhere. */
+static uint8_t a_codec(void)
+{
+    return one_in(9) ? HBM_CODEC_INT8_SPLIT : (uint8_t)(1 + below(8));
+}
+
 static void ask_compress(struct ask *ask, const char *sel)
 {
     struct compress_args args = {
-        .encoding = {.codec = (uint8_t)(1 + below(8)), .granularity = one_in(3) ? 0xff : (uint8_t)below(3)},
+        .encoding = {.codec = a_codec(), .granularity = one_in(3) ? 0xff : (uint8_t)below(3)},
         .mode = one_in(3) ? WIRE_MODE_COPY : one_in(3) ? WIRE_MODE_PARK : WIRE_MODE_REPLACE};
 
     if (one_in(6)) {

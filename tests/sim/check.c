@@ -92,7 +92,7 @@ static void check_buffer(struct known *known, const struct buffer *buffer)
     CHECK(!strcmp(buffer->name ? buffer->name : "", known->name));
     CHECK(!buffer->model || !strncmp(known->name, buffer->model->name, strlen(buffer->model->name)));
     for (unsigned i = 0; i < PARTS && !known->opaque; i++)
-        CHECK(!part_unit_bytes(i, buffer->encoding.codec) == !buffer->parts[i]);
+        CHECK(part_has(i, buffer->encoding.codec) == !!buffer->parts[i]);
     CHECK(form.offset + form.size <= extent->size);
     CHECK(extent->lost == known->lost);
     CHECK(owner_equal(extent->account->owner, known->owner));  /* what was exported stays with its owner */

@@ -43,13 +43,25 @@ static uint64_t zero_of(const struct hbm_encoding *encoding, const uint64_t *dim
     return scale_offset + zero;
 }
 
+static uint64_t outliers_of(const struct hbm_encoding *encoding, const uint64_t *dims, unsigned rank, uint64_t scale_offset)
+{
+    uint64_t elements = 0, numbers, outliers, end;
+
+    if (!hbm_codec_splits(encoding->codec))
+        return 0;
+    CHECK(hbm_split_elements(encoding, dims, rank, &elements));
+    job_split_layout(encoding->group, elements, &numbers, &outliers, &end);
+    return scale_offset + outliers;
+}
+
 struct form form_of(const struct buffer *buffer)
 {
     return (struct form){.offset = buffer->offset,
                          .size = buffer->size,
                          .encoding = buffer->encoding,
                          .scale_offset = buffer->parts[PART_SCALE] ? buffer->parts[PART_SCALE]->offset : 0,
-                         .zero_offset = buffer->parts[PART_ZERO] ? buffer->parts[PART_ZERO]->offset : 0};
+                         .zero_offset = buffer->parts[PART_ZERO] ? buffer->parts[PART_ZERO]->offset : 0,
+                         .outliers_offset = buffer->parts[PART_OUTLIERS] ? buffer->parts[PART_OUTLIERS]->offset : 0};
 }
 
 /* Where a raw buffer's first byte lies in a packed extent. */
@@ -78,6 +90,8 @@ struct form form_there(const struct buffer *buffer)
             form.scale_offset = packed_offset(packing, form.scale_offset);
         if (form.zero_offset)
             form.zero_offset = packed_offset(packing, form.zero_offset);
+        if (form.outliers_offset)
+            form.outliers_offset = packed_offset(packing, form.outliers_offset);
     }
     for (uint32_t i = 0; packed && i < packing->n_pieces; i++) {
         const struct job_piece *piece = &packing->pieces[i];
@@ -104,6 +118,8 @@ void contents_write(int fd, const struct form *form, uint64_t tag)
         put(fd, form->scale_offset, &scale, sizeof(scale));
     if (hbm_codec_zero_bytes(form->encoding.codec))
         put(fd, form->zero_offset, &scale, sizeof(scale));
+    if (hbm_codec_splits(form->encoding.codec))
+        put(fd, form->outliers_offset, &scale, sizeof(uint16_t));
 }
 
 uint64_t contents_read(int fd, const struct form *form)
@@ -120,6 +136,9 @@ uint64_t contents_read(int fd, const struct form *form)
         return UINT64_MAX;
     if (hbm_codec_zero_bytes(form->encoding.codec) &&
         (!form->zero_offset || get(fd, form->zero_offset, sizeof(uint32_t)) != scale_for(tag)))
+        return UINT64_MAX;
+    if (hbm_codec_splits(form->encoding.codec) &&
+        (!form->outliers_offset || get(fd, form->outliers_offset, sizeof(uint16_t)) != (uint16_t)scale_for(tag)))
         return UINT64_MAX;
     return tag;
 }
@@ -249,7 +268,8 @@ static void recode(const struct job *job, bool encodes)
     struct form raw = {.offset = code->raw_offset};
     struct form coded = {
         .offset = code->data_offset, .scale_offset = code->scale_offset, .encoding = code->encoding,
-        .zero_offset = zero_of(&code->encoding, code->dims, code->rank, code->scale_offset)};
+        .zero_offset = zero_of(&code->encoding, code->dims, code->rank, code->scale_offset),
+        .outliers_offset = outliers_of(&code->encoding, code->dims, code->rank, code->scale_offset)};
 
     CHECK(hbm_shape_elements(code->dims, code->rank, &elements));
     CHECK(hbm_shape_bytes(code->dims, code->rank, code->dtype, &raw.size));

@@ -17,7 +17,7 @@
 
 /* How a buffer lies in its extent. */
 struct form {
-    uint64_t offset, size, scale_offset, zero_offset;
+    uint64_t offset, size, scale_offset, zero_offset, outliers_offset;
     struct hbm_encoding encoding;
 };
 

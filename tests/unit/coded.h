@@ -73,6 +73,14 @@ static inline struct coded encode(unsigned dtype, struct hbm_encoding encoding, 
     c.job.scale = hbm_codec_scale_bytes(encoding.codec) ? malloc(c.units * sizeof(float)) : NULL;
     c.job.zero = hbm_codec_zero_bytes(encoding.codec) ? malloc(c.units * sizeof(int32_t)) : NULL;
     c.job.raw_out = malloc(c.count * bytes);
+    if (hbm_codec_splits(encoding.codec)) {
+        uint64_t outliers = 0;
+
+        assert_true(hbm_split_elements(&encoding, dims, rank, &outliers));
+        c.job.channels = malloc(encoding.group * sizeof(int32_t));
+        c.job.outliers = malloc(outliers * sizeof(uint16_t));
+        c.job.marks = malloc(dims[encoding.axis] * sizeof(uint32_t));
+    }
     codec_encode_host(&c.job, &c.receipt);
     codec_decode_host(&c.job);
     for (uint64_t i = 0; i < c.count; i++)
@@ -87,6 +95,9 @@ static inline void release(struct coded *c)
     free(c->job.data);
     free(c->job.scale);
     free(c->job.zero);
+    free(c->job.channels);
+    free(c->job.outliers);
+    free(c->job.marks);
     free(c->x);
     free(c->back);
 }

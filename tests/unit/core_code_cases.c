@@ -276,6 +276,58 @@ static void copies_are_named_after_codec_and_granularity(void **state)
     world_check_books(&w);
 }
 
+static void what_stays_in_fp16_lies_beside_the_codes_over_a_restart_too(void **state)
+{
+    (void)state;
+    struct hbm_encoding split = {.codec = HBM_CODEC_INT8_SPLIT, .granularity = 0xff};
+    make_kept(&w, "w", 250, 64);
+    const struct op *op = copy_of("w", "copy", split);
+    assert_int_equal(op->state, WIRE_OP_DONE);
+    const struct buffer *copy = named(&w, "copy"), *channels = named(&w, "copy.channels"), *outliers = named(&w, "copy.outliers");
+    assert_true(copy->encoding.granularity == HBM_PER_TENSOR && copy->encoding.axis == 0 && copy->encoding.group == 2);
+    assert_int_equal(op->rows[0].receipt.bytes_after, 250 * 64 + 4 + 2 * 4 + 2 * 64 * 2);
+    assert_true(channels->dtype == HBM_I32 && channels->dims[0] == 2 && outliers->dtype == HBM_F16 && outliers->dims[0] == 2 * 64);
+    assert_int_equal(channels->offset, copy->parts[PART_SCALE]->offset + HBM_ALIGN);
+    assert_int_equal(outliers->offset, channels->offset + HBM_ALIGN);
+    char *before = world_picture(&w);
+    assert_int_equal(world_restart(&w), 0);
+    char *after = world_picture(&w);
+    assert_string_equal(before, after);
+    free(before);
+    free(after);
+    split = (struct hbm_encoding){.codec = HBM_CODEC_INT8_SPLIT, .granularity = HBM_PER_CHANNEL, .axis = 1, .group = 63};
+    copy_of("w", "", split);
+    assert_int_equal(named(&w, "w@int8-split.channel1.outliers")->dims[0], 63 * 250);
+    world_check_books(&w);
+    decompress("copy");
+    assert_null(names_find(&w.core->buffer_names, alice.owner, "copy.outliers"));
+    world_check_books(&w);
+}
+
+static void a_split_of_no_channels_or_of_all_is_refused_and_so_is_one_that_parks(void **state)
+{
+    (void)state;
+    struct hbm_encoding split = {.codec = HBM_CODEC_INT8_SPLIT, .granularity = HBM_PER_CHANNEL, .axis = 1, .group = 64};
+    make_kept(&w, "w", 1, 64);
+    assert_int_equal(compress_error(alice, "w", (struct compress_args){.encoding = split}), HBM_E_INVALID);
+    split.axis = 2;
+    split.group = 0;
+    assert_int_equal(compress_error(alice, "w", (struct compress_args){.encoding = split}), HBM_E_INVALID);
+    split.axis = 0; /* one channel */
+    assert_int_equal(compress_error(alice, "w", (struct compress_args){.encoding = split}), HBM_E_INVALID);
+    split.granularity = HBM_PER_GROUP;
+    assert_int_equal(compress_error(alice, "w", (struct compress_args){.encoding = split}), HBM_E_INVALID);
+    split.granularity = HBM_PER_CHANNEL;
+    split.axis = 1;
+    assert_int_equal(compress_error(alice, "w", (struct compress_args){.encoding = split, .mode = WIRE_MODE_PARK}), HBM_E_UNSUPPORTED);
+    make_model(&w, "m", 1);
+    const struct parking park = {.encoding = split};
+    struct ask *question = ask(&w, alice, NULL);
+    verb_sleep(w.core, &question->call, "m", HBM_TIER_HOST, &park);
+    assert_int_equal(error_of(&w, question), HBM_E_INVALID);
+    world_check_books(&w);
+}
+
 static void copies_are_made_all_or_nothing(void **state)
 {
     (void)state;
@@ -466,6 +518,8 @@ int core_code_cases(void)
         CASE(what_can_not_be_encoded_is_refused_or_skipped_with_the_reason),
         CASE(every_codec_refuses_what_it_can_not_take_and_leaves_it_as_it_was),
         CASE(a_taken_scale_name_is_seen_before_the_work),
+        CASE(what_stays_in_fp16_lies_beside_the_codes_over_a_restart_too),
+        CASE(a_split_of_no_channels_or_of_all_is_refused_and_so_is_one_that_parks),
         CASE(a_private_copy_without_its_scales_is_not_decoded),
         CASE(leased_scales_are_not_taken_away),
         CASE(an_encoded_buffer_moves_with_its_scales),

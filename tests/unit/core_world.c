@@ -367,8 +367,9 @@ static void draw_buffer(FILE *out, const struct buffer *buffer)
             buffer->id, buffer->name ? buffer->name : "-", buffer->listed, buffer->arena->id,
             buffer->model ? buffer->model->id : 0, buffer->parent ? buffer->parent->id : 0,
             buffer->parts[PART_SCALE] ? buffer->parts[PART_SCALE]->id : 0);
-    if (buffer->parts[PART_ZERO])
-        fprintf(out, " zero %" PRIx64, buffer->parts[PART_ZERO]->id);
+    for (unsigned i = PART_ZERO; i < PARTS; i++)
+        if (buffer->parts[i])
+            fprintf(out, " %s %" PRIx64, part_what(i), buffer->parts[i]->id);
     fprintf(out,
             " dtype %u rank %u dims %" PRIu64 " %" PRIu64 " at %" PRIu64 "+%" PRIu64
             " codec %d/%d/%d version %u leases %u keep %d receipt %d %g",

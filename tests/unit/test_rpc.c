@@ -255,6 +255,15 @@ static void encodings_are_read_as_people_write_them(void **state)
     assert_false(encoding_parse("int8", "group:0", &encoding, &why));
     assert_false(encoding_parse("int8", "group:4294967296", &encoding, &why));
     assert_false(encoding_parse("int8", "", &encoding, &why));
+    assert_true(encoding_parse("int8-split", "channel:1:40", &encoding, &why));
+    assert_true(encoding.granularity == HBM_PER_CHANNEL && encoding.axis == 1 && encoding.group == 40);
+    assert_true(encoding_parse("int8-split", "channel:1", &encoding, &why));
+    assert_int_equal(encoding.group, 0);
+    static const char *const wrong[] = {"channel:1:0", "channel:1:", "channel::4", "channel:8:4", "channel:0008:4", "channel:0:4:4",
+                                        "channel:0:4294967296"};
+    for (unsigned i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++)
+        assert_false(encoding_parse("int8-split", wrong[i], &encoding, &why));
+    assert_false(encoding_parse("int8", "channel:1:4", &encoding, &why));
 }
 
 static void what_is_written_is_json_whatever_the_strings_hold(void **state)

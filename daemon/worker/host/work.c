@@ -68,14 +68,17 @@ int device_hash(enum device_stream stream, const struct device_mark *after, cons
 int device_encode(const struct codec_job *job, struct hbm_receipt *receipt, struct hbm_quality *quality,
                   struct failure *failure)
 {
+    struct codec_job with_marks = *job;
     struct codec_tally tally;
     struct timespec start, end;
-    uint64_t elements = 0;
+    uint64_t elements = 0, channels = hbm_codec_splits(job->encoding.codec) ? job->dims[job->encoding.axis] : 0;
 
-    (void)failure;
+    if (channels && !(with_marks.marks = calloc(channels, sizeof(*with_marks.marks))))
+        return fail(failure, HBM_E_SYSTEM, "out of memory for what %llu channels reach", (unsigned long long)channels);
     clock_gettime(CLOCK_MONOTONIC, &start);
-    codec_tally_host(job, &tally);
+    codec_tally_host(&with_marks, &tally);
     clock_gettime(CLOCK_MONOTONIC, &end);
+    free(with_marks.marks);
     hbm_shape_elements(job->dims, job->rank, &elements);
     codec_receipt_of(&tally, elements, receipt);
     codec_quality_of(&tally, &job->encoding, quality);
