@@ -278,6 +278,9 @@ struct hbm_compress {
     const char *sel;
     const char *as; /* copy: name of the copy, NULL for NAME@CODEC.GRANULARITY */
     unsigned codec; /* enum hbm_codec */
+    /* Of HBM_CODEC_INT8_SPLIT axis says of which axis the loudest channels stay in fp16, group how many (0: one of a hundred, at
+     * least one). They lie in NAME.outliers, of the tensor's shape with `group` in place of that axis, their numbers in
+     * NAME.channels. */
     unsigned granularity, axis, group;
     int copy;           /* 0: replace */
     int park;           /* not now: whenever it leaves the device, and decoded on the way back; nothing moves yet */

@@ -77,10 +77,10 @@ static bool is_option(const char *argument, const char *name, const char *equals
     return strlen(name) == length && !memcmp(argument, name, length);
 }
 
-/* Of which kind it has to be, and how large, the daemon knows. */
+/* Or two, with a colon between. Of which kind they have to be, and how large, the daemon knows. */
 static bool is_number(const char *text)
 {
-    return *text >= '0' && *text <= '9' && !text[strspn(text, "0123456789.e+-")];
+    return *text >= '0' && *text <= '9' && !text[strspn(text, "0123456789.e+-:")];
 }
 
 size_t cli_way_word(const char *way, size_t length)

@@ -34,7 +34,7 @@ static const struct {
     {"advise-codec", "--apply", "encode what is advised, in place; with --eval only if CMD ends with 0 on that"},
     {"advise-codec", "--verbose", "every encoding of every group (default: of all together)"},
     {NULL, "--codec", "what the elements become"},
-    {NULL, "--granularity", "what shares a scale (default channel, and tensor for vectors; int4: group:128)"},
+    {NULL, "--granularity", "what shares a scale (default channel, and tensor for vectors; int4: group:128); of int8-split, along which axis the K loudest channels stay in fp16 (default channel:0, K one of a hundred)"},
     {NULL, "--calibrate", "how the range is chosen: minmax, or one for the tensor that clips the rest (default minmax); observed: over the batches of `hbmctl observe`, by its range or by METHOD, one of minmax, average, percentile:P, mse, entropy"},
     {NULL, "--observed", "with --calibrate observed: the buffer whose observed ranges are used (default: of each its own)"},
     {NULL, "--momentum", "how much of the moving average a batch leaves, less than 1 (default 0.99)"},

@@ -47,7 +47,7 @@ static const struct verb verbs[] = {
     {"get", "NAME FILE", 2, 2, NULL, NULL, {0}, run_get, NULL, "the bytes of a buffer as a file"},
     {"compress", "SEL", 1, 1,
      OPTIONS(REQUIRED("--codec", HBM_CODEC_CHOICES, "codec", OPTION_CHOICE),
-             CHOICE("--granularity", "tensor|channel[:AXIS]|group:N", "granularity"),
+             CHOICE("--granularity", "tensor|channel[:AXIS[:K]]|group:N", "granularity"),
              CHOICE("--calibrate", "minmax|percentile:P|mse|entropy|range:T|observed|observed:minmax|observed:average|observed:percentile:P|observed:mse|observed:entropy", "calibrate"), TEXT("--observed", "NAME", "observed"), CHOICE("--mode", "replace|copy|park", "mode"),
              TEXT("--as", "NAME", "as"), NUMBER("--min-sqnr", "DB", "min_sqnr"),
              NUMBER("--max-error", "E", "max_error"), ASYNC),

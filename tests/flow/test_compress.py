@@ -229,6 +229,31 @@ def test_the_zero_points_lie_beside_the_scales_and_go_with_them(shared, client):
     ctl_refused(shared.ctl("decompress", "other"), 1, "zero points")  # the client has them
 
 
+def test_int8_split_keeps_the_loudest_channels_in_fp16_beside_the_rest(shared, client):
+    rows = [[(100.0 if row == 41 else 1.0) * math.sin(row * 7 + i) for i in range(32)] for row in range(64)]
+    load(shared, {"t": sum(rows, [])}, shape=(64, 32))
+    ctl_refused(shared.ctl("compress", "m/t", "--codec", "int8", "--granularity", "tensor", "--min-sqnr", "39"), 1, "worse")
+    [row] = compress(shared, "m/t", "int8-split", None, "--min-sqnr", "39", "--mode", "copy", "--as", "copy")
+    assert row["bytes_after"] == 64 * 32 + 4 + 4 + 2 * 32 and row["encoding"] == "int8-split but 1 of axis 0"
+    data, scale, channels, outliers = (client.attach("copy" + part)[0] for part in ("", ".scale", ".channels", ".outliers"))
+    assert (channels["dtype"], outliers["dtype"]) == (DTYPES["I32"], DTYPES["F16"]) and outliers["dims"][0] == 32
+    assert data["encoding"]["group"] == 1 and struct.unpack("<i", get(shared, "copy.channels")) == (41,)
+    assert struct.unpack("<32e", get(shared, "copy.outliers")) == values_of(shared, "copy")[41 * 32:42 * 32]
+    step = struct.unpack("<f", get(shared, "copy.scale"))[0]
+    assert step < 1 / 126
+    for i, (before, after) in enumerate(zip(sum(rows, []), values_of(shared, "copy"))):
+        assert abs(before - after) <= (0.04 if i // 32 == 41 else 0.5001 * step)
+    ctl_refused(shared.ctl("decompress", "copy"), 1, "attached")  # the client has what belongs to it
+    [row] = compress(shared, "m/t", "int8-split", "channel:1:31")
+    assert row["bytes_after"] == 64 * 32 + 4 + 4 * 31 + 2 * 64 * 31
+    ctl_done(shared, "decompress", "m/t")
+    assert row_of(shared, "m/t")["encoding"] == "raw" and not [row for row in shared.rpc("hbm.ls") if row["name"] == "m/t.outliers"]
+    for granularity, why in ("channel:1:32", "fp16"), ("channel:2", "axis"), ("group:8", "granularity"), ("channel:0:0", "channels"):
+        ctl_refused(shared.ctl("compress", "m/t", "--codec", "int8-split", "--granularity", granularity), 1, why)
+    ctl_refused(shared.ctl("compress", "m/t", "--codec", "int8-split", "--mode", "park"), 1, "per channel")
+    ctl_refused(shared.ctl("sleep", "m", "--codec", "int8-split"), 1, "stays on the device")
+
+
 @pytest.mark.parametrize("bound", [["--min-sqnr", "120"], ["--max-error", "0.0001"]], ids=lambda bound: bound[0])
 def test_a_result_worse_than_its_bound_is_refused_and_changes_nothing(shared, bound):
     load(shared, {"t": [i * 1.7 for i in range(1000)], "u": [1.0] * 10})

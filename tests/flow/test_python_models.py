@@ -45,6 +45,7 @@ def test_what_is_installed_is_taken_where_nothing_is_asked_for(shared, session):
 @pytest.mark.parametrize("codec, how, stored, error", [("int8", {"per": "tensor"}, "int8", 0.02), ("int8", {"per": "channel"}, "int8", 0.02),
                                                        ("int8", {"per": "channel", "axis": 1}, "int8", 0.02),
                                                        ("int8-asym", {"per": "group", "group": 64}, "int8", 0.02),
+                                                       ("int8-split", {"per": "channel", "axis": 1, "group": 3}, "int8", 0.02),
                                                        ("int4", {"per": "group", "group": 64}, "uint8", 0.4),
                                                        ("fp16-scaled", {}, "float16", 0.01)])
 def test_an_encoded_tensor_comes_with_its_scales_and_decodes(shared, session, framework, codec, how, stored, error):

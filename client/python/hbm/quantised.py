@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from . import dtypes
 from .buffer import Buffer, Units, to_framework
 
-SCALE, ZERO = ".scale", ".zero"
+SCALE, ZERO, CHANNELS, OUTLIERS = ".scale", ".zero", ".channels", ".outliers"
 
 
 class Quantised(NamedTuple):
@@ -23,13 +23,24 @@ class Quantised(NamedTuple):
     shape: tuple
     encoding: str  # "int8 per channel 0"
     units: Units   # what shares one scale
+    channels: Any = None  # I32, of int8-split: the numbers of the channels, along units.axis, that stayed in fp16
+    outliers: Any = None  # and their elements, F16, of this shape but for that axis; their values are 0
 
     def decoded(self):
         """A new array of float32."""
         values = _float32(_nibbles(self.values, self.shape) if self.stored == "I4" else self.values)
         if self.zero is not None:
             values = values - _float32(self._spread(self.zero))
-        return values * self._spread(self.scale)
+        values = values * self._spread(self.scale)
+        return values if self.channels is None else self._with_outliers(values)
+
+    def _with_outliers(self, values):
+        numbers = self.channels.long() if hasattr(self.channels, "long") else self.channels
+        where, outliers = (slice(None),) * self.units.axis + (numbers,), _float32(self.outliers)
+        if hasattr(values, "at"):  # jax, whose arrays do not change
+            return values.at[where].set(outliers)
+        values[where] = outliers
+        return values
 
     def _spread(self, parts):
         """In a shape that meets the elements."""
@@ -46,16 +57,24 @@ def tensors(buffers: Mapping[str, Buffer], framework: str) -> dict:
     """name -> array; or Quantised where a scale goes with it, which then has no entry of its own."""
     taken = {name: buffers[name] for name in buffers}
     encoded = [name for name, buffer in taken.items() if buffer.encoding != "raw" and name + SCALE in taken]
-    parts = {name + suffix for name in encoded for suffix in (SCALE, ZERO)} if framework != "buffer" else set()
+    parts = {name + suffix for name in encoded for suffix in _suffixes(taken[name])} if framework != "buffer" else set()
     return {name: _quantised(name, taken, framework) if name + SCALE in parts else to_framework(buffer, framework)
             for name, buffer in taken.items() if name not in parts}
 
 
+def _suffixes(buffer: Buffer) -> tuple:
+    return (SCALE, CHANNELS, OUTLIERS) if buffer.encoding.startswith("int8-split") else (SCALE, ZERO)
+
+
 def _quantised(name: str, buffers: Mapping[str, Buffer], framework: str) -> Quantised:
-    buffer, zero = buffers[name], buffers.get(name + ZERO)
+    buffer, zero, channels, outliers = buffers[name], buffers.get(name + ZERO), None, None
+    if buffer.encoding.startswith("int8-split"):
+        channels = to_framework(buffers[name + CHANNELS], framework)
+        shape = (*buffer.shape[:buffer.units.axis], buffer.units.group, *buffer.shape[buffer.units.axis + 1:])
+        outliers = to_framework(buffers[name + OUTLIERS], framework).reshape(shape)
     return Quantised(to_framework(_in_bytes(buffer), framework), to_framework(buffers[name + SCALE], framework),
                      zero and to_framework(zero, framework), buffer.stored, buffer.dtype, buffer.shape, buffer.encoding,
-                     buffer.units)
+                     buffer.units, channels, outliers)
 
 
 def _in_bytes(buffer: Buffer) -> Buffer:

@@ -226,7 +226,8 @@ class Session:
     def compress(self, sel: str, codec: str, *, per: str = "tensor", axis: int = 0, group: int = 0, copy: bool = False,
                  park: bool = False, as_name: str | None = None, min_sqnr_db: float = 0, max_error: float = 0,
                  calibrate: str | None = None, observed: str | None = None) -> Op:
-        """per: "tensor", "channel" (of axis) or "group" (of so many). wait() gives the receipt.
+        """per: "tensor", "channel" (of axis) or "group" (of so many). wait() gives the receipt. Of int8-split, axis says of which
+        axis the loudest channels stay in fp16, group how many (0: one of a hundred).
         park: not now, but whenever it leaves the device; on the device it stays as it is.
         calibrate: by what the range is chosen, as `hbmctl compress --calibrate` has it: "minmax", "percentile:99.9", "mse",
         "entropy", "range:4", "observed", "observed:mse", ...; observed: the buffer whose observed ranges are used."""
