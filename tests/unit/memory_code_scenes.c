@@ -12,7 +12,7 @@ static void compresses(void)
 
     if (!OP(verb_compress, &args))
         OP(verb_decompress, "m/*");
-    args = (struct compress_args){.sel = "w", .encoding = {.codec = HBM_CODEC_BF16}};
+    args = (struct compress_args){.sel = "w", .encoding = {.codec = HBM_CODEC_INT8_SPLIT, .granularity = 0xff}};
     OP(verb_compress, &args);
 }
 

@@ -69,7 +69,7 @@ static void check(const struct coded *c)
     float scale = rest > 0 ? fmaxf(rest / 127, FLT_TRUE_MIN) : 1;
     assert_true(c->job.scale[0] == scale);
     for (uint64_t i = 0; i < c->count; i++) {
-        int code = ((int8_t *)c->job.data)[i];
+        int8_t code = ((int8_t *)c->job.data)[i];
         float x = c->x[i];
 
         if (apart[channel_of(c, i)]) { /* in the order of the tensor */
@@ -149,7 +149,7 @@ static void ten_outliers_in_one_channel_cost_the_others_nothing(void **state)
     const uint64_t dims[] = {256, 1024};
     float *x = normals(dims[0] * dims[1]);
 
-    for (unsigned i = 0; i < 10; i++)
+    for (uint64_t i = 0; i < 10; i++)
         x[77 * dims[1] + 100 * i] = i % 2 ? 100 : -100;
     struct coded whole = encode(HBM_F32, encoding_of(HBM_CODEC_INT8, HBM_PER_TENSOR, 0, 0), dims, 2, x);
     struct coded split = encode(HBM_F32, split_of(0, 1), dims, 2, x);

@@ -26,7 +26,7 @@ def compress_replace_and_decompress(world, struck):
     user.ask("commit", index)
     user.ask("close")
     with struck():
-        world.daemon.rpc("hbm.compress", {"sel": "model:scratch", "codec": "fp16"})
+        world.daemon.rpc("hbm.compress", {"sel": "model:scratch", "codec": "int8-split"})
         world.daemon.rpc("hbm.decompress", {"sel": "model:scratch"})
 
 
