@@ -146,6 +146,10 @@ static int replace_listed(struct model *model, struct model **old, char *detail)
     char ignored[HBM_DETAIL_MAX];
 
     *old = names_find(&model->core->model_names, scope, model->name);
+    if (*old && (*old)->state == MODEL_BUILDING) {
+        snprintf(detail, HBM_DETAIL_MAX, "model %.150s was removed meanwhile, and another builds it anew", model->name);
+        return HBM_E_NOT_READY;
+    }
     if (*old)
         model_unlist(*old);
     int error = model_list(model, detail);

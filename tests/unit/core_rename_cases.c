@@ -96,6 +96,29 @@ static void what_is_being_built_keeps_its_name_and_few_wait_for_it(void **state)
     world_check_books(&w);
 }
 
+/* FAULTS 14: of those who build it one has the name, and keeps it to the end of that. */
+static void a_name_that_is_built_anew_is_no_more_anothers_to_replace(void **state)
+{
+    (void)state;
+    uint64_t lease;
+    make_model(&w, "m", 1);
+    struct session *replacing = build_model(&w, "m", 1, WIRE_REPLACE, &lease), *builder = client(&w, alice);
+    assert_int_equal(rename_to("m", "n"), 0);
+    w.hold = true; /* it has no lease yet */
+    struct ask *anew = ask_to_build(&w, builder, "m", 1, 0), *commit = ask(&w, alice, replacing);
+    verb_commit(w.core, &commit->call, lease, true);
+    w.hold = false;
+    assert_int_equal(error_of(&w, commit), HBM_E_NOT_READY);
+    world_run(&w);
+    lease = anew->id;
+    assert_int_equal(error_of(&w, anew), 0);
+    commit = ask(&w, alice, builder);
+    verb_commit(w.core, &commit->call, lease, true);
+    assert_int_equal(error_of(&w, commit), 0);
+    assert_non_null(names_find(&w.core->model_names, alice.owner, "m"));
+    world_check_books(&w);
+}
+
 #define CASE(name) cmocka_unit_test_setup_teardown(name, world_setup, world_teardown)
 
 int core_rename_cases(void)
@@ -104,6 +127,7 @@ int core_rename_cases(void)
         CASE(a_rename_takes_the_scales_along_or_does_nothing),
         CASE(a_model_is_renamed_with_its_scales_or_not_at_all),
         CASE(what_is_being_built_keeps_its_name_and_few_wait_for_it),
+        CASE(a_name_that_is_built_anew_is_no_more_anothers_to_replace),
     };
 
     return cmocka_run_group_tests_name("names", tests, NULL, NULL);
