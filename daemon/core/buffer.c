@@ -26,7 +26,7 @@ static int enter(struct buffer *buffer, const char *name, char *detail)
         return HBM_E_EXISTS;
     }
     if (error) {
-        snprintf(detail, HBM_DETAIL_MAX, "the owner is out of memory for its own tables");
+        snprintf(detail, HBM_DETAIL_MAX, OWNER_OUT_OF_MEMORY);
         return HBM_E_NO_MEMORY;
     }
     return 0;
@@ -92,7 +92,7 @@ static int take_identity(struct buffer *buffer, struct account *account, const s
         return error;
     buffer->name = strdup(spec->name);
     if (!buffer->name) {
-        snprintf(detail, HBM_DETAIL_MAX, "the owner is out of memory for its own tables");
+        snprintf(detail, HBM_DETAIL_MAX, OWNER_OUT_OF_MEMORY);
         error = HBM_E_NO_MEMORY;
     } else if (!spec->unlisted) {
         error = buffer_list(buffer, detail);
@@ -110,7 +110,7 @@ struct buffer *buffer_new(struct arena *arena, const struct buffer_spec *spec, i
     uint64_t id = buffer && account ? idmap_add(&core->ids, ID_BUFFER, buffer) : 0;
 
     if (!id) {
-        snprintf(detail, HBM_DETAIL_MAX, "the owner is out of memory for its own tables");
+        snprintf(detail, HBM_DETAIL_MAX, OWNER_OUT_OF_MEMORY);
         *error = HBM_E_NO_MEMORY;
         return NULL;
     }

@@ -123,7 +123,7 @@ static struct arena *make_arena(struct moving *moving, struct plan *plan, uint64
                                     first ? first->arena->group : "", plan->target);
 
     if (!arena) {
-        snprintf(moving->transition.detail, HBM_DETAIL_MAX, "the owner is out of memory for its own tables");
+        snprintf(moving->transition.detail, HBM_DETAIL_MAX, OWNER_OUT_OF_MEMORY);
         *error = HBM_E_NO_MEMORY;
         return NULL;
     }
@@ -179,7 +179,7 @@ static int make_copies(struct transition *transition)
         placements += transition->plans[i].n_placements;
     _cleanup_free_ uint64_t *made = calloc(placements, sizeof(*made));
     if (!arenas || !made) {
-        snprintf(transition->detail, sizeof(transition->detail), "the owner is out of memory for its own tables");
+        snprintf(transition->detail, sizeof(transition->detail), OWNER_OUT_OF_MEMORY);
         return HBM_E_NO_MEMORY;
     }
     for (; n < transition->n; at += transition->plans[n++].n_placements)
@@ -229,7 +229,7 @@ struct moving *compress_copy(struct core *core, const struct principal *who, con
     moving->transition.account = account_of(core, who->owner);
     if (moving->own && moving->transition.account)
         return moving;
-    snprintf(detail, HBM_DETAIL_MAX, "the owner is out of memory for its own tables");
+    snprintf(detail, HBM_DETAIL_MAX, OWNER_OUT_OF_MEMORY);
     *error = HBM_E_NO_MEMORY;
     return moving_free(moving);
 }

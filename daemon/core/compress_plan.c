@@ -118,7 +118,7 @@ static void choice_clear(struct choice *choice)
 
 static int out_of_memory(char *detail)
 {
-    snprintf(detail, HBM_DETAIL_MAX, "the owner is out of memory for its own tables");
+    snprintf(detail, HBM_DETAIL_MAX, OWNER_OUT_OF_MEMORY);
     return HBM_E_NO_MEMORY;
 }
 

@@ -77,7 +77,7 @@ static int check_names(const struct table *table, const char *model, char *detai
     const char *why;
 
     if (!sorted) {
-        snprintf(detail, HBM_DETAIL_MAX, "the owner is out of memory for its own tables");
+        snprintf(detail, HBM_DETAIL_MAX, OWNER_OUT_OF_MEMORY);
         return HBM_E_NO_MEMORY;
     }
     for (uint32_t i = 0; i < n; i++) {
@@ -169,7 +169,7 @@ static int make_buffer(struct build *build, uint32_t i)
     int error = 0;
 
     if (!arena) {
-        snprintf(build->detail, sizeof(build->detail), "the owner is out of memory for its own tables");
+        snprintf(build->detail, sizeof(build->detail), OWNER_OUT_OF_MEMORY);
         return HBM_E_NO_MEMORY;
     }
     snprintf(name, sizeof(name), "%s/%s", model->name, build->table.strings + row->name);
@@ -384,7 +384,7 @@ void model_build(struct core *core, struct call *call, const struct publish_args
     }
     struct build *build = error || !sizes ? NULL : build_new(core, call, args, listed);
     if (!build) {
-        call_refuse(call, error ? error : HBM_E_NO_MEMORY, "%s", error ? detail : "the owner is out of memory for its own tables");
+        call_refuse(call, error ? error : HBM_E_NO_MEMORY, "%s", error ? detail : OWNER_OUT_OF_MEMORY);
         return;
     }
     error = place(&build->table, build->offsets, sizes, build->detail);

@@ -109,7 +109,7 @@ struct moving *park_buffers(struct core *core, const struct principal *who, cons
 
     if (!moving || !asked) {
         free(asked);
-        snprintf(detail, HBM_DETAIL_MAX, "the owner is out of memory for its own tables");
+        snprintf(detail, HBM_DETAIL_MAX, OWNER_OUT_OF_MEMORY);
         *error = HBM_E_NO_MEMORY;
         return moving_free(moving);
     }

@@ -137,7 +137,7 @@ static int plan_next(struct trial *trial, struct plan *plan, bool *planned)
         *planned = !error;
     }
     if (error == HBM_E_NO_MEMORY)
-        snprintf(trial->detail, sizeof(trial->detail), "the owner is out of memory for its own tables");
+        snprintf(trial->detail, sizeof(trial->detail), OWNER_OUT_OF_MEMORY);
     return error;
 }
 
@@ -164,7 +164,7 @@ static void next(struct trial *trial)
     int error = 0;
 
     if (!plans) {
-        end(trial, HBM_E_NO_MEMORY, "the owner is out of memory for its own tables");
+        end(trial, HBM_E_NO_MEMORY, OWNER_OUT_OF_MEMORY);
         return;
     }
     if (!find_next(trial, plans, &error)) {

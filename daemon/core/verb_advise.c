@@ -97,7 +97,7 @@ static int select_advised(const struct advising *advising, struct selection *sel
     selection->by_pattern = true;
     selection->buffers = calloc(advice->n_rows + 1, sizeof(struct buffer *));
     if (!selection->buffers) {
-        snprintf(detail, HBM_DETAIL_MAX, "the owner is out of memory for its own tables");
+        snprintf(detail, HBM_DETAIL_MAX, OWNER_OUT_OF_MEMORY);
         return HBM_E_NO_MEMORY;
     }
     for (size_t i = 0; i < advice->n_rows; i++) {
@@ -278,7 +278,7 @@ static struct op *prepare(struct core *core, struct call *call, const struct adv
         return NULL;
     op->advice = advice_new(args->codec, selection->n, n_groups);
     if (!op->advice || !account || !advising || !advising->buffers) {
-        snprintf(detail, HBM_DETAIL_MAX, "the owner is out of memory for its own tables");
+        snprintf(detail, HBM_DETAIL_MAX, OWNER_OUT_OF_MEMORY);
         *error = HBM_E_NO_MEMORY;
         return op_free(op);
     }

@@ -237,7 +237,7 @@ void verb_hash(struct core *core, struct call *call, const char *sel)
     struct hashing *hashing = error ? NULL : calloc(1, sizeof(*hashing));
     struct account *account = account_of(core, call->who.owner);
     if (!error && (!hashing || !account)) {
-        snprintf(detail, sizeof(detail), "the owner is out of memory for its own tables");
+        snprintf(detail, sizeof(detail), OWNER_OUT_OF_MEMORY);
         error = HBM_E_NO_MEMORY;
     }
     struct op *op = error ? NULL : op_new(core, "hash", &call->who, call->session, selection.n, &error, detail);

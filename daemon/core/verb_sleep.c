@@ -23,7 +23,7 @@ static struct arena **find(struct core *core, struct call *call, const char *nam
     }
     _cleanup_free_ struct arena **arenas = model_arenas_by_use(*model);
     if (!arenas) {
-        call_refuse(call, HBM_E_NO_MEMORY, "the owner is out of memory for its own tables");
+        call_refuse(call, HBM_E_NO_MEMORY, OWNER_OUT_OF_MEMORY);
         return NULL;
     }
     for (uint32_t i = 0; to_write && i < (*model)->n_arenas; i++) {
