@@ -73,7 +73,7 @@ static void drop_sent(struct wire_server *server, const struct unread *unread)
         error = packet_receive_keeping_fds(unread->fd, &packet);
         for (unsigned i = 0; i < packet.n_fds; i++)
             sent_close(server->core, unread->owner, packet_take_fd(&packet, i));
-    } while (error != -EPIPE && ++n < PACKETS_A_LOOK);
+    } while (error != -EPIPE && error != -EAGAIN && ++n < PACKETS_A_LOOK);
 }
 
 void unread_tick(struct timer *timer)
