@@ -205,6 +205,7 @@ static void all_made(struct build *build)
         give_up(build, error, build->detail);
         return;
     }
+    list_unlink(&build->gone.node); /* an answer that cannot be sent ends the model, which is nothing to answer again */
     transition_let_go(&build->hold);
     lease->builder = true;
     model->builder_lease = lease->id;

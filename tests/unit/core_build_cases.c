@@ -109,6 +109,30 @@ static void a_builder_that_goes_in_between_leaves_nothing(void **state)
     nothing_is_left();
 }
 
+static unsigned unsent;
+
+static void no_room_to_send(struct call *call, int error, void *lease)
+{
+    (void)call;
+    assert_int_equal(error, 0);
+    unsent++;
+    lease_free(lease);
+}
+
+static void a_builder_that_cannot_be_answered_leaves_nothing_and_is_not_answered_again(void **state)
+{
+    (void)state;
+    struct session *session = client(&w, alice);
+    struct ask *question = begin_building(session);
+    question->call.done = no_room_to_send;
+    unsent = 0;
+    pass_turns();
+    assert_int_equal(unsent, 1);
+    free(question);
+    session_gone(session, true, "bye");
+    nothing_is_left();
+}
+
 static void a_crash_before_the_commit_leaves_nothing(void **state)
 {
     (void)state;
@@ -163,6 +187,7 @@ int core_build_cases(void)
     const struct CMUnitTest tests[] = {
         CASE(a_large_model_is_made_in_turns_and_comes_back_whole),
         CASE(a_builder_that_goes_in_between_leaves_nothing),
+        CASE(a_builder_that_cannot_be_answered_leaves_nothing_and_is_not_answered_again),
         CASE(a_crash_before_the_commit_leaves_nothing),
         CASE(a_name_that_is_taken_in_between_refuses_the_whole_model),
         CASE(a_replacement_has_its_names_after_a_restart),
