@@ -15,7 +15,7 @@
 #include "daemon/core/weight.h"
 #include "proto/memfd.h"
 
-#define BUFFERS_A_TURN 2048u /* a millisecond or two each turn of the loop */
+#define BUFFERS_A_TURN 2048u /* then others are served */
 #define TURN_MS 1
 
 struct build {
